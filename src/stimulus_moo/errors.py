@@ -1,0 +1,53 @@
+"""Every error and warning of the library: one typed base, and messages that say what was found and what to do."""
+
+from __future__ import annotations
+
+
+class StimulusError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class InvalidOption(StimulusError, ValueError):
+    """An argument has a value that cannot work; the message names it, the value found and what is allowed."""
+
+
+class InvalidBatch(StimulusError, ValueError):
+    """A batch, an anchor or a data set cannot be used as given."""
+
+
+class InvalidLosses(StimulusError, ValueError):
+    """The user's ``losses`` returned something other than S scalar losses that depend on the model."""
+
+
+class InvalidWeights(StimulusError, ValueError):
+    """A weighting returned something other than S finite numbers."""
+
+
+class NonFiniteError(StimulusError, ArithmeticError):
+    """A loss or a gradient is NaN or infinite.
+
+    Attributes:
+        objective: which objective, counted from 0.
+        step: at which call of ``backward``, counted from 0.
+    """
+
+    def __init__(self, message: str, *, objective: int, step: int) -> None:
+        super().__init__(message)
+        self.objective = objective
+        self.step = step
+
+
+class ModelChanged(StimulusError, RuntimeError):
+    """The model's trainable parameters are not the ones the estimator has been following."""
+
+
+class StateMismatch(StimulusError, ValueError):
+    """A saved state does not belong to the object it is loaded into."""
+
+
+class MissingDependency(StimulusError, ImportError):
+    """An optional package is needed for what was asked."""
+
+
+class StimulusWarning(UserWarning):
+    """Something works, but probably not as the user thinks."""

@@ -1,0 +1,47 @@
+"""The first choice of a method: how each objective's gradient is estimated, as one linear update of the rows U."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from stimulus_moo.anchors import Anchor
+from stimulus_moo.state import Stateful
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one iteration does to the rows, for the batch B of the step or of an anchor.
+
+    .. code-block:: text
+
+        U_t = keep U_{t-1} + now grad F_B(x_t) + before grad F_B(x_{t-1})
+
+    Every estimator of the family is of this form, so the engine knows none of them by name.
+    """
+
+    keep: float
+    now: float
+    before: float = 0.0
+    anchor: Anchor | None = None
+
+
+class Estimator(Stateful, ABC):
+    """A rule that gives the update of iteration t."""
+
+    #: the rule compares the batch's gradients at x_t and x_{t-1}
+    two_point = False
+    #: the rule relies on the loss being a finite sum, which BatchNorm in training mode breaks
+    finite_sum = False
+    #: the rows are needed at the next iteration
+    remembers = False
+    anchor: Anchor | None = None
+
+    @abstractmethod
+    def update(self, t: int) -> Update:
+        """Return what iteration t does to the rows."""
+
+    def record(self, sq_norm: float, *, anchored: bool) -> None:
+        """Learn from a finished step: ||d_t||^2, and whether it was an anchor."""
+        if self.anchor is not None:
+            self.anchor.record(sq_norm, anchored=anchored)

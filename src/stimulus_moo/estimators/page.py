@@ -1,0 +1,50 @@
+"""The loopless recursive estimator: a coin decides when to anchor (PAGE-MOO)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from stimulus_moo.anchors import Anchor, as_anchor
+from stimulus_moo.estimators.base import Estimator, Update
+from stimulus_moo.options import Bounded, Schedule
+
+
+class Page(Estimator):
+    """Anchor with probability p, else the recursive step (after PAGE, Li et al. 2021, for several objectives).
+
+    .. code-block:: text
+
+        t = 0 or with probability p_t:   u_t^s = mean of grad f_sj(x_t) over the anchor
+        otherwise:                       u_t^s = u_{t-1}^s + grad f_A^s(x_t) - grad f_A^s(x_{t-1})
+
+    Args:
+        anchor: as for ``Recursive``.
+        probability: p, a number in [0, 1] or a function of t.
+        seed: of the coin.
+
+    >>> import torch
+    >>> from stimulus_moo import MultiGradient, Page
+    >>> model, data = torch.nn.Linear(2, 2), torch.randn(6, 2)
+    >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), Page([data], probability=0.0))
+    >>> [mg.backward(data[:2]).anchored for _ in range(3)]
+    [True, False, False]
+    """
+
+    two_point = True
+    finite_sum = True
+    remembers = True
+    state_names = ("anchor", "generator")
+
+    def __init__(self, anchor: Iterable[Any] | Anchor, probability: Schedule, *, seed: int = 0) -> None:
+        self.anchor = as_anchor(anchor)
+        self.probability = Bounded("probability", probability, 0.0, 1.0)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def update(self, t: int) -> Update:
+        """Flip the coin."""
+        if t == 0 or torch.rand((), generator=self.generator).item() < self.probability(t):
+            return Update(keep=0.0, now=1.0, anchor=self.anchor)
+        return Update(keep=1.0, now=1.0, before=-1.0)

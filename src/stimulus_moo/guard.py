@@ -1,0 +1,71 @@
+"""The guard around evaluations: random state, buffers and parameters come back exactly as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Guard:
+    """A snapshot of the random state (CPU and the model's accelerators) and of the model's buffers.
+
+    ``restore`` can be called more than once: before the second point, so that dropout sees the same draw and buffers do
+    not advance there, and after a failure, so that nothing has happened.
+    """
+
+    def __init__(self, model: torch.nn.Module, parameters: Sequence[Tensor]) -> None:
+        self._cpu = torch.get_rng_state()
+        devices = {parameter.device for parameter in parameters if parameter.device.type not in ("cpu", "meta")}
+        self._accelerators = [(device, _device_module(device).get_rng_state(device)) for device in devices]
+        self._buffers = [
+            (module, name, buffer, None if buffer is None else buffer.detach().clone())
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+        ]
+
+    def restore(self) -> None:
+        """Set everything back to the moment of the snapshot."""
+        torch.set_rng_state(self._cpu)
+        for device, state in self._accelerators:
+            _device_module(device).set_rng_state(state, device)
+        with torch.no_grad():
+            for module, name, buffer, values in self._buffers:
+                module._buffers[name] = buffer  # a module may have put another tensor in its place
+                if buffer is not None and values is not None:
+                    buffer.copy_(values)
+
+
+@contextmanager
+def swapped(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
+    """Exchange the values of the parameters with other tensors, in place, for the time of the context."""
+    _exchange(parameters, others)
+    try:
+        yield
+    finally:
+        _exchange(parameters, others)
+
+
+@contextmanager
+def full_precision(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Switch the user's autocast off for the library's own arithmetic."""
+    with ExitStack() as stack:
+        for kind in {"cpu", *(device.type for device in devices)}:
+            if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+def _exchange(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, other in zip(parameters, others, strict=True):
+            kept = parameter.clone()
+            parameter.copy_(other)
+            other.copy_(kept)
+
+
+def _device_module(device: torch.device) -> Any:
+    return torch.get_device_module(device)

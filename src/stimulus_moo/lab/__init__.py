@@ -1,0 +1,1 @@
+"""The lab: data sets, models, the paper's experiments, figures and the command line, on public names only."""

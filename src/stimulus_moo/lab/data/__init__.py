@@ -1,0 +1,32 @@
+"""Data sets of the lab: found or downloaded, checked, and handed over as tensors."""
+
+from stimulus_moo.lab.data.attributes import load_attributes
+from stimulus_moo.lab.data.celeba import CelebA
+from stimulus_moo.lab.data.check import DataStatus, check_data, fetch_data, list_data
+from stimulus_moo.lab.data.digits import load_digits
+from stimulus_moo.lab.data.errors import DataError
+from stimulus_moo.lab.data.folders import cache_folder, data_folders, find
+from stimulus_moo.lab.data.idx import read_idx
+from stimulus_moo.lab.data.multimnist import load_multimnist
+from stimulus_moo.lab.data.registry import DATASETS
+from stimulus_moo.lab.data.riverflow import load_riverflow
+from stimulus_moo.lab.data.task_data import TaskData
+
+__all__ = [
+    "DATASETS",
+    "CelebA",
+    "DataError",
+    "DataStatus",
+    "TaskData",
+    "cache_folder",
+    "check_data",
+    "data_folders",
+    "fetch_data",
+    "find",
+    "list_data",
+    "load_attributes",
+    "load_digits",
+    "load_multimnist",
+    "load_riverflow",
+    "read_idx",
+]

@@ -1,0 +1,74 @@
+"""A synthetic image set with 40 binary attributes, the offline stand-in for CelebA; nothing is observed."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from torch import Tensor
+
+from stimulus_moo.lab.data.attribute_painting import paint
+from stimulus_moo.lab.data.attribute_table import EFFECTS, MARKS
+from stimulus_moo.lab.data.options import integer_at_least
+from stimulus_moo.lab.data.task_data import TaskData
+
+ATTRIBUTES = (*EFFECTS, *MARKS)
+_FACTORS = 5  # hidden causes that attributes share
+
+
+def load_attributes(*, n_train: int = 1024, n_test: int = 512, seed: int = 0) -> TaskData:
+    """Draw synthetic images with 40 attributes to predict, a stand-in for CelebA that needs no file.
+
+    Every attribute is a shape, a colour or a texture one can see. They differ in size, contrast, occlusion
+    and decoys, hence in difficulty; they are present in 6 to 55 percent of the images, and they are
+    correlated, some positively and some negatively, so the tasks compete for what a small model can
+    represent. Several share a place.
+
+    Args:
+        n_train: training samples.
+        n_test: test samples, drawn independently.
+        seed: decides labels and images.
+
+    Returns:
+        ``train`` and ``test`` hold images (float32 in [0, 1], n x 3 x 32 x 32) and labels (float32, n x 40,
+        0 or 1). ``synthetic`` is True, and name and source say so.
+
+    Raises:
+        InvalidOption: a size or the seed is out of range.
+
+    >>> data = load_attributes(n_train=16, n_test=4)
+    >>> data.name, data.synthetic, [tuple(tensor.shape) for tensor in data.train]
+    ('synthetic-attributes', True, [(16, 3, 32, 32), (16, 40)])
+    """
+    n_train, n_test = integer_at_least("n_train", n_train, 1), integer_at_least("n_test", n_test, 1)
+    seed = integer_at_least("seed", seed, 0)
+    train, test = (
+        _draw(n, np.random.default_rng([seed, split])) for split, n in enumerate((n_train, n_test))
+    )
+    tasks = tuple(attribute.name for attribute in ATTRIBUTES)
+    return TaskData("synthetic-attributes", train, test, tasks, True, f"synthetic, drawn with seed {seed}")
+
+
+def _draw(n: int, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
+    labels = draw_labels(n, generator)
+    return torch.from_numpy(paint(labels, generator)), torch.from_numpy(labels.astype(np.float32))
+
+
+def draw_labels(n: int, generator: np.random.Generator) -> NDArray[np.bool_]:
+    """Draw correlated labels, n x 40, each attribute with its own share.
+
+    Attribute a is present where w_a f + sqrt(1 - w_a^2) e exceeds a threshold, f one of five hidden Gaussian
+    factors, e its own Gaussian noise: two attributes of one factor correlate with the sign of the product of
+    their weights w.
+
+    Args:
+        n: the number of samples.
+        generator: the source of randomness.
+    """
+    index = np.arange(len(ATTRIBUTES))
+    weight = 0.85 * np.cos(index)  # fixed, of both signs and many sizes
+    factor = generator.standard_normal((n, _FACTORS))[:, index % _FACTORS]
+    score = weight * factor + np.sqrt(1.0 - weight**2) * generator.standard_normal((n, len(index)))
+    share = np.array([attribute.share for attribute in ATTRIBUTES])
+    return np.asarray(score > ndtri(1.0 - share), dtype=np.bool_)

@@ -1,0 +1,92 @@
+"""Built arrays kept in the user's cache: written atomically, rebuilt if damaged, never unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stimulus_moo.lab.data.folders import cache_folder
+
+Arrays = Mapping[str, NDArray[Any]]
+Layout = Mapping[str, tuple[str, tuple[int, ...]]]
+_logger = logging.getLogger(__name__)
+
+
+def cache_path(name: str, *parts: object) -> Path:
+    """Return the file for a result that is a function of ``parts`` alone.
+
+    Args:
+        name: start of the file's name.
+        parts: everything the result depends on: content checksums, seed, sizes.
+    """
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    return cache_folder() / "derived" / f"{name}-{key}.npz"
+
+
+def load_or_build(path: Path, layout: Layout, build: Callable[[], Arrays]) -> Arrays:
+    """Return the arrays stored at ``path``, or build and store them.
+
+    Args:
+        path: see ``cache_path``.
+        layout: dtype and shape of each array; a file that differs is rebuilt.
+        build: makes the arrays.
+
+    Returns:
+        The arrays by name. If the cache cannot be written they are returned all the same.
+    """
+    arrays = _load(path, layout)
+    if arrays is None:
+        arrays = build()
+        try:
+            _store(path, arrays)
+        except OSError as error:
+            _logger.warning("%s: not cached (%s)", path, error)
+    return arrays
+
+
+def _load(path: Path, layout: Layout) -> Arrays | None:
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in layout}
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        SyntaxError,
+        MemoryError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        _logger.warning("%s: damaged, building it again (%s)", path, error)
+        return None
+    if any((str(arrays[name].dtype), arrays[name].shape) != wanted for name, wanted in layout.items()):
+        _logger.warning("%s: not what was expected, building it again", path)
+        return None
+    return arrays
+
+
+def _store(path: Path, arrays: Arrays) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            np.savez(stream, **dict(arrays))  # type: ignore[arg-type]
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

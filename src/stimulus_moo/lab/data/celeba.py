@@ -1,0 +1,129 @@
+"""CelebA in its official layout: one binary task per attribute, images read when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from stimulus_moo.errors import InvalidOption
+from stimulus_moo.lab.data.celeba_lists import read_attributes, read_partition
+from stimulus_moo.lab.data.dependencies import optional
+from stimulus_moo.lab.data.errors import DataError
+from stimulus_moo.lab.data.folders import find, how_to_get
+from stimulus_moo.lab.data.options import integer_at_least
+from stimulus_moo.lab.data.registry import dataset
+
+SPLITS = {"train": 0, "valid": 1, "test": 2}
+_MOST_PIXELS = 1 << 24  # an aligned CelebA image has 178 x 218
+
+
+class CelebA(Dataset[tuple[Tensor, Tensor]]):
+    """A map-style data set of pairs (image, attributes) from ``img_align_celeba/`` and its two lists.
+
+    An image is a float32 tensor 3 x size x size in [0, 1]: the largest centred square, resized. Attributes
+    are 40 float32 numbers, 1 where the list has ``1`` and 0 where it has ``-1``.
+
+    Args:
+        folder: the directory with ``img_align_celeba/``, ``list_attr_celeba.txt`` and
+            ``list_eval_partition.txt``. Without it, ``celeba/`` in the data folder.
+        data: the data folder (``--data``), see ``folders.data_folders``.
+        split: ``"train"``, ``"valid"`` or ``"test"``, as the partition list says.
+        size: the images' side in pixels.
+        limit: keep only the first so many samples of the split.
+
+    Attributes:
+        tasks: the 40 attribute names.
+
+    Raises:
+        DataError: a file is missing or not in the official layout; an image that cannot be read raises it on
+            access.
+        InvalidOption: split, size or limit is out of range.
+        MissingDependency: Pillow is not installed.
+    """
+
+    synthetic = False
+
+    def __init__(
+        self,
+        folder: str | PathLike[str] | None = None,
+        *,
+        data: str | PathLike[str] | None = None,
+        split: str = "train",
+        size: int = 64,
+        limit: int | None = None,
+    ) -> None:
+        if split not in SPLITS:
+            raise InvalidOption(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
+        self.size = integer_at_least("size", size, 1)
+        stop = None if limit is None else integer_at_least("limit", limit, 1)
+        self._pillow = optional("PIL.Image")
+        place = find("celeba", data, download=False) if folder is None else Path(folder)
+        table = read_attributes(place / "list_attr_celeba.txt")
+        partition = read_partition(place / "list_eval_partition.txt", table.files)
+        rows = np.flatnonzero(partition == SPLITS[split])[:stop]
+        if not len(rows):
+            raise DataError(
+                f"{place / 'list_eval_partition.txt'}: expected images of the split {split!r}, found none"
+            )
+        self.tasks = table.names
+        self.source = f"CelebA in {place}, split {split}"
+        self._images = place / "img_align_celeba"
+        self._files = [table.files[row] for row in rows]
+        self._attributes = torch.from_numpy(table.values[rows]).to(torch.float32)
+        self._check_images()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._read_image(self._images / self._files[index]), self._attributes[index]
+
+    def _check_images(self) -> None:
+        try:
+            present = set(os.listdir(self._images))
+        except OSError as error:
+            hint = how_to_get(dataset("celeba"))
+            raise DataError(
+                f"{self._images}: expected the folder of aligned images, found: {error}; {hint}"
+            ) from error
+        missing = [name for name in self._files if name not in present]
+        if missing:
+            raise DataError(
+                f"{self._images / missing[0]}: expected an image of list_attr_celeba.txt, found nothing; "
+                f"{len(missing)} of {len(self._files)} images of this split are missing; "
+                f"{how_to_get(dataset('celeba'))}"
+            )
+
+    def _read_image(self, path: Path) -> Tensor:
+        if not path.is_file():
+            raise DataError(f"{path}: expected an image, found no regular file")
+        try:
+            with self._pillow.open(path, formats=("JPEG", "PNG")) as image:
+                width, height = image.size
+                if width * height > _MOST_PIXELS:
+                    raise DataError(
+                        f"{path}: expected an image of 178 x 218 pixels, found {width} x {height}"
+                    )
+                side = min(width, height)
+                left, top = (width - side) // 2, (height - side) // 2
+                square = (left, top, left + side, top + side)
+                pixels = np.asarray(
+                    image.convert("RGB").resize(
+                        (self.size, self.size), self._pillow.Resampling.BILINEAR, box=square
+                    )
+                )
+        except DataError:
+            raise
+        except (
+            Exception
+        ) as error:  # Pillow answers a damaged image with OSError, SyntaxError, ValueError and others
+            raise DataError(
+                f"{path}: expected a readable JPEG image, found it damaged ({error!r})"
+            ) from error
+        return torch.from_numpy(pixels.copy()).permute(2, 0, 1).to(torch.float32).div_(255)

@@ -1,0 +1,66 @@
+"""Bundled digits: MultiMNIST in small, from scikit-learn's handwritten digits, without any download."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stimulus_moo.lab.data.dependencies import optional
+from stimulus_moo.lab.data.options import integer_at_least
+from stimulus_moo.lab.data.pairing import draw_pairs, overlay
+from stimulus_moo.lab.data.task_data import TaskData
+
+CANVAS = 12
+_LARGEST = 16.0  # scikit-learn's digits have grey values from 0 to 16
+_TEST_SHARE = 0.25  # of the digits, kept apart from those of the training samples
+
+
+def load_digits(*, n_train: int = 2048, n_test: int = 512, seed: int = 0) -> TaskData:
+    """Load pairs of handwritten digits: predict the one at the top left and the one at the bottom right.
+
+    Each sample joins two 8 x 8 digits of different classes on a 12 x 12 canvas, so that they overlap in 4 x
+    4 pixels; the brighter pixel stays. No digit image serves both in training and in test.
+
+    Args:
+        n_train: training samples.
+        n_test: test samples.
+        seed: decides the split and the pairs.
+
+    Returns:
+        ``train`` and ``test`` hold images (float32 in [0, 1], n x 1 x 12 x 12), left labels and right labels
+        (int64).
+
+    Raises:
+        InvalidOption: a size or the seed is out of range.
+        MissingDependency: scikit-learn is not installed.
+
+    >>> data = load_digits(n_train=64, n_test=16)
+    >>> [tuple(tensor.shape) for tensor in data.train]
+    [(64, 1, 12, 12), (64,), (64,)]
+    """
+    n_train, n_test = integer_at_least("n_train", n_train, 1), integer_at_least("n_test", n_test, 1)
+    generator = np.random.default_rng(integer_at_least("seed", seed, 0))
+    bundled = optional("sklearn.datasets").load_digits()
+    order = generator.permutation(len(bundled.images))
+    held_out = round(len(order) * _TEST_SHARE)
+    train = _pairs(bundled, order[held_out:], n_train, generator)
+    test = _pairs(bundled, order[:held_out], n_test, generator)
+    return TaskData(
+        "digits", train, test, ("left", "right"), False, f"scikit-learn's digits, paired with seed {seed}"
+    )
+
+
+def _pairs(
+    bundled: Any, chosen: NDArray[np.int64], n: int, generator: np.random.Generator
+) -> tuple[Tensor, ...]:
+    images, labels = (
+        bundled.images[chosen].astype(np.float32) / _LARGEST,
+        bundled.target[chosen].astype(np.int64),
+    )
+    first, second = draw_pairs(labels, n, generator)
+    canvas = overlay(images[first], images[second], CANVAS)[:, np.newaxis]
+    return torch.from_numpy(canvas), torch.from_numpy(labels[first]), torch.from_numpy(labels[second])

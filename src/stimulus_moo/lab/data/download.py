@@ -1,0 +1,123 @@
+"""Checked downloads of registered files, the last resort of ``folders.find``: pooch, resumed after cuts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stimulus_moo.lab.data.dependencies import optional
+from stimulus_moo.lab.data.errors import DataError
+from stimulus_moo.lab.data.registry import DataFile
+
+_CHUNK = 1 << 16
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a mirror is given: tries per mirror, seconds without a byte, seconds between tries."""
+
+    attempts: int = 4
+    timeout: float = 30.0
+    pause: float = 1.0
+
+
+def download(
+    file: DataFile, folder: Path, *, progress: bool = True, patience: Patience | None = None
+) -> Path:
+    """Download one registered file into ``folder``, trying its mirrors in order.
+
+    The file appears under its name only once it is complete and its checksum is right, also when several
+    processes download it at once. A cut connection is resumed where it stopped.
+
+    Args:
+        file: the registry's entry.
+        folder: where to; made if missing.
+        progress: show a progress bar on standard error.
+        patience: how long to wait for each mirror.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        DataError: no mirror served the expected bytes; the message has one reason per mirror.
+        MissingDependency: pooch or tqdm is not installed.
+    """
+    pooch = optional("pooch")
+    target = folder / file.name
+    reasons = []
+    for url in file.urls:
+        fetch = _ResumingDownloader(file.download_size, progress, patience or Patience())
+        known_hash = f"sha256:{file.download_sha256}"
+        try:
+            return Path(pooch.retrieve(url, known_hash, fname=file.name, path=folder, downloader=fetch))
+        except (
+            DataError,
+            OSError,
+            ValueError,
+        ) as error:  # requests' errors are OSErrors; a wrong hash a ValueError
+            _logger.info("%s: %s", url, error)
+            reasons.append(f"{url}: {error}")
+    raise DataError(
+        f"{target}: expected to download {file.download_size:,} bytes with sha256 {file.download_sha256}; "
+        + ("; ".join(reasons) or "no mirror is known")
+    )
+
+
+class _ResumingDownloader:
+    """A downloader for pooch that continues after a cut and stores no more bytes than the registry names."""
+
+    def __init__(self, expected: int, progress: bool, patience: Patience) -> None:
+        self.expected = expected
+        self.progress = progress
+        self.patience = patience
+
+    def __call__(self, url: str, output_file: str, pooch: object) -> None:
+        bar = optional("tqdm").tqdm(
+            total=self.expected,
+            unit="B",
+            unit_scale=True,
+            desc=url.rpartition("/")[2],
+            disable=not self.progress,
+        )
+        transient = optional("requests").exceptions
+        with bar, open(output_file, "w+b") as output:
+            for attempt in range(self.patience.attempts):
+                try:
+                    self._continue(url, output, bar.update)
+                except (
+                    transient.ConnectionError,
+                    transient.Timeout,
+                    transient.ChunkedEncodingError,
+                ) as error:
+                    if attempt + 1 == self.patience.attempts:
+                        raise
+                    _logger.info("%s: cut at byte %d (%s), trying again", url, output.tell(), error)
+                if output.tell() == self.expected:
+                    return
+                time.sleep(self.patience.pause)
+            raise DataError(f"expected {self.expected:,} bytes, the server closed after {output.tell():,}")
+
+    def _continue(self, url: str, output: Any, advance: Callable[[int], object]) -> None:
+        """Append to ``output`` what is still missing, or start again if the server cannot resume."""
+        position = output.tell()
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={position}-"} if position else {})
+        get = optional("requests").get
+        with get(url, headers=headers, stream=True, timeout=self.patience.timeout) as response:
+            response.raise_for_status()
+            if response.headers.get("Content-Type", "").startswith("text/html"):
+                raise DataError("expected a data file, the server sent a web page (text/html)")
+            resumed = response.headers.get("Content-Range", "").startswith(f"bytes {position}-")
+            if position and not (response.status_code == 206 and resumed):
+                advance(-position)
+                output.seek(0)
+                output.truncate()
+            for chunk in response.iter_content(_CHUNK):
+                if output.tell() + len(chunk) > self.expected:
+                    raise DataError(f"expected {self.expected:,} bytes, the server sent more")
+                output.write(chunk)
+                advance(len(chunk))

@@ -1,0 +1,124 @@
+"""Where data lives: an explicit folder, else STIMULUS_MOO_DATA, else the user's cache, else downloaded."""
+
+from __future__ import annotations
+
+import os
+from os import PathLike
+from pathlib import Path
+
+from stimulus_moo.errors import InvalidOption
+from stimulus_moo.lab.data.dependencies import optional
+from stimulus_moo.lab.data.download import download as download_file
+from stimulus_moo.lab.data.errors import DataError
+from stimulus_moo.lab.data.registry import DataFile, DataSet, dataset
+
+DATA_VARIABLE = "STIMULUS_MOO_DATA"
+CACHE_VARIABLE = "STIMULUS_MOO_CACHE"
+
+
+def cache_folder() -> Path:
+    """Return the only folder the lab writes data to: ``STIMULUS_MOO_CACHE``, else the platform's user cache.
+
+    Raises:
+        MissingDependency: the variable is not set and pooch is not installed.
+    """
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen).expanduser() if chosen else Path(optional("pooch").os_cache("stimulus-moo"))
+
+
+def data_folders(data: str | PathLike[str] | None = None) -> list[Path]:
+    """Return the folders to search, in order: ``data``, or else ``STIMULUS_MOO_DATA``; then the user's cache.
+
+    Args:
+        data: a folder that holds ``mnist/``, ``riverflow/``, ``ltr/`` or ``celeba/`` (``--data``).
+
+    Raises:
+        DataError: the folder that ``data`` or the variable names does not exist.
+    """
+    chosen, said_by = (data, "--data") if data is not None else (os.environ.get(DATA_VARIABLE), DATA_VARIABLE)
+    if not chosen:
+        return [cache_folder()]
+    folder = Path(chosen).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"{folder}: expected the data folder that {said_by} names, found no such directory")
+    return [folder, cache_folder()]
+
+
+def member(folder: Path, file: DataFile) -> Path | None:
+    """Return where ``file``, packed or unpacked, is in a data set's folder; None if it is not there.
+
+    >>> member(Path("/nowhere"), DataFile("train-labels-idx1-ubyte.gz")) is None
+    True
+    """
+    for name in (file.name, file.name.removesuffix(".gz")):
+        if (folder / name).exists():
+            return folder / name
+    return None
+
+
+def find(
+    name: str, data: str | PathLike[str] | None = None, *, download: bool = True, progress: bool = True
+) -> Path:
+    """Return the folder with all files of a data set, downloading what the user's cache lacks.
+
+    Args:
+        name: a name in the registry.
+        data: see ``data_folders``.
+        download: whether missing files may be downloaded.
+        progress: show a progress bar while downloading.
+
+    Returns:
+        A folder that has every file of the data set. Their checksums are not compared here, see
+        ``checksums``.
+
+    Raises:
+        DataError: files are missing and cannot be downloaded, or a folder named on purpose has only some of
+            them.
+        InvalidOption: no data set has this name, or it is built in and has no files.
+    """
+    entry = dataset(name)
+    if entry.built_in:
+        raise InvalidOption(f"{name!r} is built in and has no files to find")
+    places = [root / entry.folder for root in data_folders(data)]
+    for place in places:
+        missing = [file for file in entry.files if member(place, file) is None]
+        if not missing:
+            return place
+        if len(missing) < len(entry.files) and place != places[-1]:
+            raise DataError(
+                f"{place / missing[0].name}: expected beside the others, found nothing; {how_to_get(entry)}"
+            )
+    if not download or not all(file.urls for file in entry.files):
+        looked = " and ".join(str(place) for place in places)
+        raise DataError(f"{entry.files[0].name}: expected in {looked}, found nothing; {how_to_get(entry)}")
+    return fetch_into(places[-1], entry, progress=progress)
+
+
+def fetch_into(folder: Path, entry: DataSet, *, progress: bool = True) -> Path:
+    """Download what ``folder`` lacks of a data set, and return the folder.
+
+    Raises:
+        DataError: a download failed; the message says how to get the files by hand.
+    """
+    for file in entry.files:
+        if member(folder, file) is None:
+            try:
+                download_file(file, folder, progress=progress)
+            except DataError as error:
+                raise DataError(f"{error}; {how_to_get(entry, folder)}") from error
+    return folder
+
+
+def how_to_get(entry: DataSet, folder: Path | None = None) -> str:
+    """Return the sentence that ends every error about a data set's files.
+
+    >>> how_to_get(dataset("digits"))
+    'digits: nothing to get'
+    """
+    if entry.built_in:
+        return f"{entry.name}: {entry.by_hand}"
+    fetch = (
+        f"run `stimulus-moo data fetch {entry.name}`, or " if all(file.urls for file in entry.files) else ""
+    )
+    where = folder or Path(f"<{DATA_VARIABLE}>", entry.folder)
+    return f"to get it, {fetch}{entry.by_hand}, and put it in {where}"

@@ -1,0 +1,199 @@
+"""The table of data sets, as data: files, checksums, mirrors, origin and licence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stimulus_moo.errors import InvalidOption
+
+_MNIST_MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+_LAMBDARANK = "https://raw.githubusercontent.com/microsoft/LightGBM/v4.5.0/examples/lambdarank/"
+_RF1_MIRRORS = (
+    "https://www.openml.org/data/download/21230440/file173039e7713b.arff",
+    "https://raw.githubusercontent.com/Zhendong-Wang/Probabilistic-Conformal-Prediction/"
+    "e6f505beaf07f208cb496f85ac91fd37482677c6/data/rf1.arff",
+)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a data set.
+
+    A gzipped file is known by what it unpacks to, because mirrors compress the same bytes differently.
+
+    Attributes:
+        name: path below the data set's folder.
+        sha256: checksum of the content (unpacked, if the name ends in ``.gz``); None if none is known.
+        size: bytes of the content.
+        urls: where it can be downloaded, in order of preference.
+        packed_sha256: checksum of the file the mirrors serve; empty if that is the content itself.
+        packed_size: bytes of the file the mirrors serve; 0 if that is the content itself.
+    """
+
+    name: str
+    sha256: str | None = None
+    size: int = 0
+    urls: tuple[str, ...] = ()
+    packed_sha256: str = ""
+    packed_size: int = 0
+
+    @property
+    def download_sha256(self) -> str | None:
+        """Checksum of the file as downloaded."""
+        return self.packed_sha256 or self.sha256
+
+    @property
+    def download_size(self) -> int:
+        """Bytes of the file as downloaded."""
+        return self.packed_size or self.size
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set the lab knows: ``folder`` and ``files`` below a data folder, or none if it is built in."""
+
+    name: str
+    title: str
+    folder: str
+    files: tuple[DataFile, ...]
+    origin: str
+    licence: str
+    by_hand: str
+
+    @property
+    def built_in(self) -> bool:
+        """True if the data set needs no file."""
+        return not self.files
+
+
+def _mnist(stem: str, sha256: str, size: int, packed_sha256: str, packed_size: int) -> DataFile:
+    name = f"{stem}.gz"
+    urls = tuple(mirror + name for mirror in _MNIST_MIRRORS)
+    return DataFile(name, sha256, size, urls, packed_sha256, packed_size)
+
+
+def _lambdarank(name: str, sha256: str, size: int) -> DataFile:
+    return DataFile(name, sha256, size, (_LAMBDARANK + name,))
+
+
+_MNIST = (
+    _mnist(
+        "train-images-idx3-ubyte",
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        47_040_016,
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        9_912_422,
+    ),
+    _mnist(
+        "train-labels-idx1-ubyte",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        60_008,
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        28_881,
+    ),
+    _mnist(
+        "t10k-images-idx3-ubyte",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        7_840_016,
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        1_648_877,
+    ),
+    _mnist(
+        "t10k-labels-idx1-ubyte",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        10_008,
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        4_542,
+    ),
+)
+_LTR = (
+    _lambdarank("rank.train", "a0c7201c89120879c14a5059e091f441cbf2a29b8aaef363885ccb1a530448df", 2_479_271),
+    _lambdarank("rank.train.query", "40cb5fef637229311cd30fab13cb7fb633b023e86a87ff04ec55db420143d6af", 580),
+    _lambdarank("rank.test", "3b1219ce117a0a36d2f76c02de7e7831c1d79af0d40f5195c03178bbe26c824b", 649_930),
+    _lambdarank("rank.test.query", "36dca82ba3bf99201bac3987b00a8fbf6fe5f563e9fa6d0da90e783710a32df4", 146),
+)
+_RF1 = DataFile(
+    "rf1.arff", "994f9e334811e040d2002e46d3ce06504e5d441249bf65448f53d6ea24b33cf0", 3_019_482, _RF1_MIRRORS
+)
+
+DATASETS: dict[str, DataSet] = {
+    entry.name: entry
+    for entry in (
+        DataSet(
+            name="mnist",
+            title="MNIST handwritten digits, the parts of MultiMNIST",
+            folder="mnist",
+            files=_MNIST,
+            origin="LeCun, Cortes, Burges",
+            licence="CC BY-SA 3.0",
+            by_hand=f"download the four .gz files from {_MNIST_MIRRORS[0]}",
+        ),
+        DataSet(
+            name="riverflow",
+            title="RF1, Mississippi river flow: 64 inputs, 8 targets",
+            folder="riverflow",
+            files=(_RF1,),
+            origin="Mulan multi-target regression collection (Spyromitros-Xioufis et al., 2016)",
+            licence="none stated; free for research",
+            by_hand="download rf1.arff of Mulan's multi-target collection, http://mulan.sourceforge.net/datasets-mtr.html",
+        ),
+        DataSet(
+            name="ltr",
+            title="LightGBM's lambdarank example: 201 + 50 queries, 300 features",
+            folder="ltr",
+            files=_LTR,
+            origin="LightGBM, examples/lambdarank",
+            licence="MIT",
+            by_hand="get rank.train, rank.test and their .query files from LightGBM's examples/lambdarank",
+        ),
+        DataSet(
+            name="celeba",
+            title="CelebA: faces with 40 attributes",
+            folder="celeba",
+            files=(
+                DataFile("list_attr_celeba.txt"),
+                DataFile("list_eval_partition.txt"),
+                DataFile("img_align_celeba"),
+            ),
+            origin="Liu, Luo, Wang, Tang (2015)",
+            licence="non-commercial research only",
+            by_hand="get img_align_celeba.zip (unpack it) and the two lists at "
+            "http://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+        ),
+        DataSet(
+            name="digits",
+            title="scikit-learn's handwritten digits, overlapping in pairs",
+            folder="",
+            files=(),
+            origin="Alpaydin, Kaynak (1998), bundled with scikit-learn",
+            licence="CC BY 4.0",
+            by_hand="nothing to get",
+        ),
+        DataSet(
+            name="attributes",
+            title="synthetic images with 40 attributes, the stand-in for CelebA",
+            folder="",
+            files=(),
+            origin="drawn by stimulus_moo.lab.data.attributes",
+            licence="MIT",
+            by_hand="nothing to get",
+        ),
+    )
+}
+
+
+def dataset(name: str) -> DataSet:
+    """Return the entry of the data set called ``name``.
+
+    Raises:
+        InvalidOption: there is none; the message lists the names.
+
+    >>> dataset("mnist").licence
+    'CC BY-SA 3.0'
+    """
+    if name not in DATASETS:
+        raise InvalidOption(f"unknown data set {name!r}; known are {', '.join(DATASETS)}")
+    return DATASETS[name]

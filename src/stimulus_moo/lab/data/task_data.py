@@ -1,0 +1,60 @@
+"""The container every in-memory loader returns: tensors that a training loop indexes directly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from stimulus_moo.errors import InvalidBatch
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A data set with several tasks, held in memory.
+
+    A batch is ``tuple(tensor[index] for tensor in data.train)``: first the inputs, then the labels or
+    targets.
+
+    Attributes:
+        name: the data set's name.
+        train: tensors with one leading dimension in common, the number of training samples.
+        test: the same tensors for the test samples.
+        tasks: one name per task, in the order of the labels.
+        synthetic: True if no sample was ever observed in the world.
+        source: where it came from, for run records and captions.
+
+    Raises:
+        InvalidBatch: the tensors of a split do not have the same length, or a split holds none.
+
+    >>> import torch
+    >>> inputs, target = torch.zeros(4, 2), torch.ones(4)
+    >>> data = TaskData("toy", (inputs, target), (inputs[:1], target[:1]), ("one",), True, "written by hand")
+    >>> data.n_train, data.n_test
+    (4, 1)
+    """
+
+    name: str
+    train: tuple[Tensor, ...]
+    test: tuple[Tensor, ...]
+    tasks: tuple[str, ...]
+    synthetic: bool
+    source: str
+
+    def __post_init__(self) -> None:
+        for split, tensors in (("train", self.train), ("test", self.test)):
+            if len({len(tensor) for tensor in tensors}) != 1:
+                lengths = [len(tensor) for tensor in tensors]
+                raise InvalidBatch(
+                    f"{split} of {self.name!r} needs tensors of one length, found lengths {lengths}"
+                )
+
+    @property
+    def n_train(self) -> int:
+        """The number of training samples."""
+        return len(self.train[0])
+
+    @property
+    def n_test(self) -> int:
+        """The number of test samples."""
+        return len(self.test[0])

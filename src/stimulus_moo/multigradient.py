@@ -1,0 +1,275 @@
+"""The loop's door: one call takes a batch through objective -> estimator -> weighting and leaves d_t in every p.grad."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stimulus_moo import snapshot
+from stimulus_moo.engines import ENGINES
+from stimulus_moo.errors import InvalidOption, ModelChanged, StateMismatch, StimulusWarning
+from stimulus_moo.estimators import Estimator
+from stimulus_moo.guard import Guard, full_precision
+from stimulus_moo.ledger import Ledger
+from stimulus_moo.objective import Losses, Objective
+from stimulus_moo.options import choice
+from stimulus_moo.state import Stateful
+from stimulus_moo.weightings.base import GramianToWeights, as_weighting, checked
+from stimulus_moo.weightings.min_norm import MinNorm
+
+logger = logging.getLogger("stimulus_moo")
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What one call of ``backward`` saw and chose.
+
+    Attributes:
+        losses: the S losses at x_t: over the batch, or over the anchor on an anchor step.
+        weights: lambda_t, length S.
+        sq_norm: ||d_t||^2 over all parameters, a 0-d tensor.
+        anchored: whether this was an anchor step.
+    """
+
+    losses: Tensor
+    weights: Tensor
+    sq_norm: Tensor
+    anchored: bool
+
+
+class MultiGradient(Stateful):
+    """Multi-objective gradients for an existing training loop.
+
+    ``backward(batch)`` takes the place of ``loss.backward()``: it overwrites every ``p.grad`` with that parameter's part
+    of d_t = sum_s lambda_t^s u_t^s, so ``zero_grad`` is not needed, and any ``torch.optim`` optimizer, schedule or
+    clipping works on it. Parameters that no loss reaches, or that are frozen, have ``p.grad`` None.
+
+    Whatever is raised inside ``backward``, by the library, the losses, the data or the weighting, leaves the parameters,
+    their gradients, buffers, the random state, the estimator and the counters as they were before the call.
+
+    Args:
+        model: a ``torch.nn.Module``.
+        losses: ``losses(model, batch)`` returns the S mean losses of a batch, as a tuple of 0-d tensors or a 1-D tensor.
+        estimator: how gradients are estimated, e.g. ``Recursive(anchor, period)``.
+        weighting: from the S x S Gramian of the rows to S weights; default ``MinNorm()``; any callable will do, a
+            TorchJD weighting for instance.
+        shared: the parameters whose gradients decide the weights (the trunk of a multi-head model); default all.
+        micro_batch: evaluate at most so many samples at once; the result is the same, memory does not grow with the
+            batch.
+        batch_size: a function from a batch to its size, where that is not the leading dimension of its first tensor.
+        engine: how rows are differentiated: ``"auto"`` or ``"rowwise"``.
+        process_group, shard: reserved for ``torch.distributed``; only the defaults work in this version.
+
+    Raises:
+        InvalidOption: an argument cannot work; the message says which and why.
+
+    >>> import torch
+    >>> from stimulus_moo import MultiGradient, Recursive
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Linear(3, 2)
+    >>> x, y = torch.randn(64, 3), torch.randn(64, 2)
+    >>> def losses(model, batch):
+    ...     x, y = batch
+    ...     return (model(x) - y).square().mean(0)
+    >>> mg = MultiGradient(model, losses, Recursive([(x, y)], period=8))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> for batch in zip(x.split(8), y.split(8)):
+    ...     step = mg.backward(batch)
+    ...     optimizer.step()
+    >>> mg.samples, mg.gradients
+    (120, 176)
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        losses: Losses,
+        estimator: Estimator,
+        weighting: GramianToWeights | None = None,
+        *,
+        shared: Iterable[Tensor] | None = None,
+        micro_batch: int | None = None,
+        batch_size: Callable[[Any], int] | None = None,
+        engine: str = "auto",
+        process_group: Any = None,
+        shard: bool = False,
+    ) -> None:
+        if not isinstance(estimator, Estimator):
+            raise InvalidOption(
+                f"estimator must be an Estimator such as Recursive(anchor, period) or MiniBatch(), found {estimator!r}"
+            )
+        if process_group is not None or shard:
+            raise InvalidOption(
+                f"process_group and shard need torch.distributed support, which this version does not have yet, found "
+                f"process_group={process_group!r}, shard={shard!r}; leave them at None and False"
+            )
+        self.estimator = estimator
+        self.weighting = as_weighting(MinNorm() if weighting is None else weighting)
+        self.objective = Objective(model, losses, micro_batch=micro_batch, batch_size=batch_size)
+        self._shared = None if shared is None else list(shared)
+        self._ledger = Ledger(self.objective, self._decisive())
+        requested = choice("engine", engine, ENGINES)
+        self.engine = "rowwise" if requested == "auto" else requested
+        logger.debug("engine %s (asked for %s)", self.engine, requested)
+        self.t = 0  # calls of backward since the estimator's start
+        self.samples = 0  # samples drawn
+        self.gradients = 0  # per-sample multi-gradient evaluations (IFO calls)
+        self._warned = False
+
+    def backward(self, batch: Any = None) -> Step:
+        """Estimate, weigh, and write d_t into every ``p.grad``.
+
+        Args:
+            batch: any nest of tensors (tuple, dict, dataclass). On an anchor step it is not used and not counted.
+
+        Returns:
+            The record of this step.
+
+        Raises:
+            InvalidBatch, InvalidLosses, InvalidWeights: something given does not fit; the message says what.
+            NonFiniteError: a loss or a gradient is NaN or infinite.
+            ModelChanged: parameters were added, removed, frozen, cast or moved since the last call.
+        """
+        self._check_model()
+        guard = Guard(self.objective.model, self.objective.parameters)
+        memory = self.estimator.state_dict(), self.weighting.state_dict()
+        try:
+            with torch.no_grad():
+                update = self.estimator.update(self.t)
+                account = self._ledger.apply(update, batch, self.t, guard)
+                losses = account.losses
+                assert losses is not None
+                with full_precision(parameter.device for parameter in self.objective.parameters):
+                    weights = checked(self.weighting(self._ledger.pending.gramian()), len(losses))
+                    direction, sq_norm = self._ledger.pending.combine(weights)
+        except BaseException as error:
+            self._take_back(guard, *memory, error)
+            raise
+        anchored = update.anchor is not None
+        self._ledger.commit(remember_rows=self.estimator.remembers, remember_point=self.estimator.two_point)
+        self._write(direction)
+        self.estimator.record(float(sq_norm), anchored=anchored)
+        self.objective.count = len(losses)
+        self.t += 1
+        self.samples += account.samples
+        self.gradients += account.gradients
+        return Step(losses, weights.to(losses), sq_norm.to(losses), anchored)
+
+    def reset(self) -> None:
+        """Start the estimator again from the model as it is now; counters and the weighting go on."""
+        self.objective.adopt()
+        self._ledger = Ledger(self.objective, self._decisive())
+        self.t = 0
+
+    def rows(self) -> list[dict[str, Tensor]]:
+        """Return copies of the rows u_t^s that the estimator keeps, by parameter name; empty where it keeps none."""
+        return snapshot.save_rows(self._ledger)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides the future, as copies that load with ``torch.load(weights_only=True)``."""
+        return {
+            "kind": "MultiGradient",
+            "version": 1,
+            "step": self.t,
+            "samples": self.samples,
+            "gradients": self.gradients,
+            "objectives": self.objective.count,
+            "engine": self.engine,
+            "rows": self.rows(),
+            "previous": snapshot.save_point(self._ledger),
+            "estimator": self.estimator.state_dict(),
+            "weighting": self.weighting.state_dict(),
+        }
+
+    def check_state(self, state: Any, path: str = "MultiGradient") -> None:
+        """Raise StateMismatch if ``state`` does not fit this object, naming the entry and the parameter."""
+        expected = set(self.state_dict())
+        if not isinstance(state, dict) or set(state) != expected or state["kind"] != "MultiGradient":
+            raise StateMismatch(f"the state of {path} must be a dict with {sorted(expected)}")
+        if state["version"] != 1:
+            raise StateMismatch(f"{path}.version is {state['version']!r}; this version of the library reads 1")
+        if state["engine"] not in ENGINES:
+            raise StateMismatch(f"{path}.engine is {state['engine']!r}, not one of {ENGINES}")
+        for name in ("step", "samples", "gradients"):
+            if not isinstance(state[name], int) or state[name] < 0:
+                raise StateMismatch(f"{path}.{name} must be a count, found {state[name]!r}")
+        count = self.objective.count
+        if count is not None and state["objectives"] not in (None, count):
+            raise StateMismatch(f"{path}.objectives is {state['objectives']}, this model has {count}")
+        if state["rows"] and len(state["rows"]) != state["objectives"]:
+            raise StateMismatch(f"{path}.rows has {len(state['rows'])} rows for {state['objectives']} objectives")
+        snapshot.check(self._ledger, state["rows"], state["previous"], path)
+        self.estimator.check_state(state["estimator"], f"{path}.estimator")
+        self.weighting.check_state(state["weighting"], f"{path}.weighting")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved state, also into a fresh object; the model's parameters are not part of it.
+
+        Raises:
+            StateMismatch: it belongs to another model, estimator or weighting; nothing has changed then.
+        """
+        self.check_state(state)
+        snapshot.load(self._ledger, state["rows"], state["previous"])
+        self.t, self.samples, self.gradients = state["step"], state["samples"], state["gradients"]
+        self.objective.count, self.engine = state["objectives"], state["engine"]
+        self.estimator.load_state_dict(state["estimator"])
+        self.weighting.load_state_dict(state["weighting"])
+
+    def _check_model(self) -> None:
+        if not self.objective.unchanged():
+            if self.t and self.estimator.remembers:
+                raise ModelChanged(
+                    "the model's trainable parameters are not those of the last step (added, removed, frozen, cast or "
+                    "moved); call reset() to start the estimator again from the model as it is now"
+                )
+            self.objective.adopt()
+            self._ledger = Ledger(self.objective, self._decisive())
+        if self.estimator.finite_sum and not self._warned:
+            layers = self.objective.batch_norms()
+            if layers:
+                self._warned = True
+                warnings.warn(
+                    f"BatchNorm in training mode ties the samples of a batch together ({', '.join(layers)}), so the loss "
+                    "is not a finite sum and the estimate is biased; use GroupNorm or LayerNorm, or .eval() these layers",
+                    StimulusWarning,
+                    stacklevel=3,
+                )
+
+    def _decisive(self) -> list[bool]:
+        if self._shared is None:
+            return [True] * len(self.objective.parameters)
+        own = {id(parameter) for parameter in self.objective.model.parameters()}
+        for i, parameter in enumerate(self._shared):
+            if id(parameter) not in own:
+                raise InvalidOption(
+                    f"shared must hold parameters of the model, found {type(parameter).__name__} at position {i} that "
+                    "is not one; pass for instance model.trunk.parameters()"
+                )
+        chosen = {id(parameter) for parameter in self._shared}
+        decisive = [id(parameter) in chosen for parameter in self.objective.parameters]
+        if not any(decisive):
+            raise InvalidOption("shared must hold at least one trainable parameter of the model, found none")
+        return decisive
+
+    def _take_back(self, guard: Guard, estimator: dict[str, Any], weighting: dict[str, Any], error: BaseException) -> None:
+        try:
+            self._ledger.roll_back()
+        except BaseException as second:
+            self.reset()
+            error.add_note(f"the rows could not be restored ({second!r}): the estimator starts again at the next step")
+        guard.restore()
+        self.estimator.load_state_dict(estimator)
+        self.weighting.load_state_dict(weighting)
+
+    def _write(self, direction: list[Tensor | None]) -> None:
+        for parameter in self.objective.model.parameters():
+            if not parameter.requires_grad:
+                parameter.grad = None
+        for parameter, gradient in zip(self.objective.parameters, direction, strict=True):
+            parameter.grad = gradient

@@ -1,0 +1,165 @@
+"""The user's ``losses(model, batch)`` as S losses and S gradient rows: checked, cut into pieces, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from stimulus_moo.batches import leading_size, split
+from stimulus_moo.engines import Row, reached, rowwise
+from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption, NonFiniteError
+from stimulus_moo.guard import full_precision
+from stimulus_moo.options import positive_integer
+
+Losses = Callable[[Any, Any], Sequence[Tensor] | Tensor]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One forward pass: the detached losses, what each parameter serves (bit masks) and the rows, lazily."""
+
+    losses: Tensor
+    reach: list[int]
+    rows: Iterator[Row]
+
+
+class Objective:
+    """S objectives of one model, evaluated wherever the parameters stand."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        losses: Losses,
+        *,
+        micro_batch: int | None = None,
+        batch_size: Callable[[Any], int] | None = None,
+    ) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise InvalidOption(f"model must be a torch.nn.Module, found {type(model).__name__}")
+        if not callable(losses):
+            raise InvalidOption(f"losses must be a function of (model, batch), found {losses!r}")
+        if batch_size is not None and not callable(batch_size):
+            raise InvalidOption(f"batch_size must be a function from a batch to its size, found {batch_size!r}")
+        self.model = model
+        self.losses = losses
+        self.micro_batch = None if micro_batch is None else positive_integer("micro_batch", micro_batch)
+        self.batch_size = batch_size
+        self.count: int | None = None  # S, known after the first evaluation
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Take the model's trainable parameters as they are now.
+
+        Raises:
+            InvalidOption: nothing can be trained, or a parameter is complex.
+        """
+        trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise InvalidOption("model must have at least one parameter with requires_grad=True, found none")
+        for name, parameter in trainable.items():
+            if not parameter.dtype.is_floating_point:
+                raise InvalidOption(f"parameters must be real floating point, found {name} of {parameter.dtype}")
+        self.names = list(trainable)
+        self.parameters = list(trainable.values())
+        self._signature = [_signature(parameter) for parameter in self.parameters]
+
+    def unchanged(self) -> bool:
+        """Tell whether the model still has the parameters that were adopted."""
+        current = [p for p in self.model.parameters() if p.requires_grad]
+        return len(current) == len(self.parameters) and all(
+            new is old and _signature(new) == signature
+            for new, old, signature in zip(current, self.parameters, self._signature, strict=True)
+        )
+
+    def pieces(self, batch: Any) -> Iterator[tuple[Any, int]]:
+        """Yield (piece, size) for the batch cut by ``micro_batch``.
+
+        Raises:
+            InvalidBatch: the batch has no size, or it is empty.
+        """
+        for piece in [batch] if self.micro_batch is None else split(batch, self.micro_batch):
+            yield piece, self.size(piece)
+
+    def size(self, batch: Any) -> int:
+        """Return the number of samples in a batch."""
+        size = leading_size(batch) if self.batch_size is None else self.batch_size(batch)
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidBatch(f"a batch must hold at least one sample, found size {size!r}")
+        return size
+
+    def evaluate(self, piece: Any, step: int) -> Evaluated:
+        """Run the losses on a piece where the parameters stand now.
+
+        Raises:
+            InvalidLosses: they are not S scalars that depend on the model.
+            NonFiniteError: one of them is NaN or infinite.
+        """
+        torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
+        with torch.enable_grad():
+            losses = self._scalars(self.losses(self.model, piece))
+        values = torch.stack([loss.detach().to(torch.promote_types(loss.dtype, torch.float32)) for loss in losses])
+        if not torch.isfinite(values).all():
+            s = int((~torch.isfinite(values)).nonzero()[0])
+            raise NonFiniteError(
+                f"the loss of objective {s} is {values[s].item()} at step {step}; nothing was changed: look at this "
+                "batch, lower the learning rate, or guard the loss against overflow",
+                objective=s,
+                step=step,
+            )
+        members = reached(losses, self.parameters)
+        for s, reach in enumerate(members):
+            if not reach:
+                raise InvalidLosses(
+                    f"the loss of objective {s} depends on no trainable parameter; compute it from the model's output "
+                    "without .detach(), .item() or torch.no_grad()"
+                )
+        masks = [0] * len(self.parameters)
+        for s, reach in enumerate(members):
+            for i in reach:
+                masks[i] |= 1 << s
+        return Evaluated(values, masks, self._rows(losses, members))
+
+    def batch_norms(self) -> list[str]:
+        """Return the names of the BatchNorm layers that use batch statistics now."""
+        return [
+            name or type(module).__name__
+            for name, module in self.model.named_modules()
+            if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+        ]
+
+    def _rows(self, losses: list[Tensor], members: list[list[int]]) -> Iterator[Row]:
+        with full_precision(parameter.device for parameter in self.parameters):
+            yield from rowwise(losses, self.parameters, members)
+
+    def _scalars(self, returned: Any) -> list[Tensor]:
+        if isinstance(returned, Tensor):
+            if returned.dim() != 1:
+                raise InvalidLosses(
+                    f"losses must return S losses as a tuple or a 1-D tensor, found a tensor of shape "
+                    f"{list(returned.shape)}; for one objective return (loss,)"
+                )
+            losses = list(returned.unbind())
+        elif isinstance(returned, tuple | list):
+            losses = list(returned)
+        else:
+            raise InvalidLosses(
+                f"losses must return S losses as a tuple or a 1-D tensor, found {type(returned).__name__}"
+            )
+        for s, loss in enumerate(losses):
+            if not isinstance(loss, Tensor) or loss.dim() != 0 or not loss.dtype.is_floating_point:
+                found = f"shape {list(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else repr(loss)
+                raise InvalidLosses(f"loss {s} must be a real 0-d tensor, the mean over the batch, found {found}")
+        if not losses:
+            raise InvalidLosses("losses must return at least one loss, found none")
+        if self.count is not None and len(losses) != self.count:
+            raise InvalidLosses(f"losses returned {self.count} losses before and {len(losses)} now")
+        return losses
+
+
+def _signature(parameter: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return parameter.shape, parameter.dtype, parameter.device

@@ -1,0 +1,57 @@
+"""Checks of arguments: each returns the value in its proper type or raises InvalidOption with the value found."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stimulus_moo.errors import InvalidOption
+
+#: A number, or a function of the iteration t = 0, 1, ...
+Schedule = float | Callable[[int], float]
+
+
+def positive_integer(name: str, value: Any) -> int:
+    """Return ``value`` as a positive int."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise InvalidOption(f"{name} must be a positive integer, found {value!r}")
+    return int(value)
+
+
+def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False) -> float:
+    """Return ``value`` as a finite float within [low, high], or (low, high] with ``open_low``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise InvalidOption(f"{name} must be a finite number, found {value!r}")
+    number = float(value)
+    if number > high or number < low or (open_low and number == low):
+        raise InvalidOption(f"{name} must lie in {'(' if open_low else '['}{low:g}, {high:g}], found {value!r}")
+    return number
+
+
+def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """Return ``value`` if it is one of the allowed words."""
+    if value not in allowed:
+        raise InvalidOption(f"{name} must be one of {', '.join(map(repr, allowed))}, found {value!r}")
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A schedule whose every value is checked against its range when it is used."""
+
+    name: str
+    value: Schedule
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not callable(self.value):
+            real(self.name, self.value, low=self.low, high=self.high)
+
+    def __call__(self, t: int) -> float:
+        if not callable(self.value):
+            return float(self.value)
+        return real(f"{self.name}({t})", self.value(t), low=self.low, high=self.high)

@@ -1,0 +1,62 @@
+"""The random-clock output of the strongly convex theorems: one iterate picked online, with the memory of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.errors import InvalidOption
+from stimulus_moo.options import real
+from stimulus_moo.state import Stateful
+
+
+class RandomClock(Stateful):
+    """Picks x_t with probability proportional to w_t = (1 - 3 mu eta / 4)^(1-t) among the iterates seen.
+
+    A weighted reservoir of one: with r = 1 - 3 mu eta / 4 the sum of the weights relative to the newest is
+    W_t = r W_{t-1} + 1, and the newest iterate replaces the picked one with probability 1 / W_t, so nothing overflows.
+
+    Args:
+        parameters: the parameters to follow.
+        mu: strong convexity, > 0.
+        lr: eta, > 0, with 3 mu eta / 4 < 1.
+        seed: of the draw.
+
+    >>> import torch
+    >>> x = torch.nn.Parameter(torch.zeros(1))
+    >>> clock = RandomClock([x], mu=1.0, lr=0.1)
+    >>> for t in range(5):
+    ...     clock.update()  # call at x_t, before optimizer.step()
+    ...     x.data += 1.0
+    >>> clock.picked_at in range(5) and clock.picked[0].item() == clock.picked_at
+    True
+    """
+
+    state_names = ("generator", "total", "seen", "picked_at", "picked")
+
+    def __init__(self, parameters: Iterable[Tensor], *, mu: float, lr: float, seed: int = 0) -> None:
+        self.parameters = list(parameters)
+        self.ratio = 1.0 - 0.75 * real("mu", mu, low=0.0, open_low=True) * real("lr", lr, low=0.0, open_low=True)
+        if self.ratio <= 0.0:
+            raise InvalidOption(f"3 mu lr / 4 must be below 1, found mu={mu!r} and lr={lr!r}")
+        self.generator = torch.Generator().manual_seed(seed)
+        self.total = 0.0  # W_t
+        self.seen = 0
+        self.picked_at = -1
+        self.picked: list[Tensor] = []
+
+    def update(self) -> None:
+        """Let the current iterate take its chance."""
+        self.total = self.ratio * self.total + 1.0
+        if torch.rand((), generator=self.generator, dtype=torch.float64).item() * self.total < 1.0:
+            self.picked = [parameter.detach().clone() for parameter in self.parameters]
+            self.picked_at = self.seen
+        self.seen += 1
+
+    def apply(self) -> None:
+        """Write the picked iterate into the parameters."""
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, self.picked, strict=bool(self.picked)):
+                parameter.copy_(value)

@@ -1,0 +1,73 @@
+"""The ledger's rows and last point as plain tensors by parameter name: saved, checked against a model, loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.errors import StateMismatch
+from stimulus_moo.ledger import Ledger
+
+
+def save_rows(ledger: Ledger) -> list[dict[str, Tensor]]:
+    """Return copies of the rows by parameter name, one dict per objective; empty where none are kept."""
+    rows, names = ledger.rows, ledger.objective.names
+    if rows is None:
+        return []
+    return [{names[i]: part.clone() for i, part in rows.row(s).items()} for s in range(rows.objectives)]
+
+
+def save_point(ledger: Ledger) -> dict[str, Tensor] | None:
+    """Return a copy of x_{t-1} by parameter name, or None."""
+    if ledger.previous is None:
+        return None
+    return {name: x.clone() for name, x in zip(ledger.objective.names, ledger.previous, strict=True)}
+
+
+def check(ledger: Ledger, rows: Any, point: Any, path: str) -> None:
+    """Raise StateMismatch, naming the parameter, where saved rows or a saved point do not fit the model."""
+    if not isinstance(rows, list):
+        raise StateMismatch(f"{path}.rows must be a list of rows, found {type(rows).__name__}")
+    for s, row in enumerate(rows):
+        _check_tensors(ledger, row, f"{path}.rows[{s}]", point=False)
+    if point is not None:
+        _check_tensors(ledger, point, f"{path}.previous", point=True)
+
+
+def load(ledger: Ledger, rows: list[dict[str, Tensor]], point: dict[str, Tensor] | None) -> None:
+    """Put checked rows and point into the ledger."""
+    ledger.clear()
+    parameters = dict(zip(ledger.objective.names, ledger.objective.parameters, strict=True))
+    if point is not None:
+        ledger.previous = [point[name].to(parameter.device, copy=True) for name, parameter in parameters.items()]
+    if not rows:
+        return
+    ledger.rows = ledger.new_rows(len(rows))
+    index = {name: i for i, name in enumerate(parameters)}
+    reach = [0] * len(index)
+    for s, row in enumerate(rows):
+        for name in row:
+            reach[index[name]] |= 1 << s
+    ledger.rows.cover(reach)
+    for s, row in enumerate(rows):
+        members = [index[name] for name in row]
+        ledger.rows.add(s, members, [part.to(parameters[name].device) for name, part in row.items()], 1.0)
+
+
+def _check_tensors(ledger: Ledger, found: Any, path: str, *, point: bool) -> None:
+    own = dict(zip(ledger.objective.names, ledger.objective.parameters, strict=True))
+    if not isinstance(found, dict):
+        raise StateMismatch(f"{path} must be a dict by parameter name, found {type(found).__name__}")
+    missing = sorted(set(own) - set(found)) if point else []  # a row holds only what its objective reaches
+    unknown = sorted(map(str, set(found) - set(own)))
+    if missing or unknown:
+        raise StateMismatch(f"{path} has no entry for {missing} and unknown entries {unknown}")
+    for name, tensor in found.items():
+        shape = list(tensor.shape) if isinstance(tensor, Tensor) else repr(tensor)
+        if shape != list(own[name].shape):
+            raise StateMismatch(f"{path}[{name!r}] has shape {shape}, the model has {list(own[name].shape)}")
+        needed = own[name].dtype if point else torch.promote_types(own[name].dtype, torch.float32)
+        if tensor.dtype != needed:
+            raise StateMismatch(f"{path}[{name!r}] is of {tensor.dtype}, this model needs {needed}")

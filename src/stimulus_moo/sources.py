@@ -1,0 +1,171 @@
+"""Where samples come from: data in memory (indexed, never collated one by one), map-style data sets, endless streams."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, Subset, TensorDataset, default_collate
+
+from stimulus_moo.batches import leading_size, rebuild, tensors
+from stimulus_moo.errors import InvalidBatch
+from stimulus_moo.state import Stateful
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Source(ABC):
+    """A finite data set whose samples are reached by index."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def take(self, indices: Tensor) -> Any:
+        """Return the batch of the samples at these indices."""
+
+    def span(self, start: int, stop: int) -> Any:
+        """Return the batch of a run of samples."""
+        return self.take(torch.arange(start, stop))
+
+
+class Columns(Source):
+    """Tensors in memory, one row per sample: a tensor, or a tuple, dict or dataclass of tensors of equal length."""
+
+    def __init__(self, columns: Any) -> None:
+        self.columns = columns
+        self.size = leading_size(columns)
+        for column in tensors(columns):
+            if column.dim() == 0 or column.shape[0] != self.size:
+                raise InvalidBatch(
+                    f"all tensors of a data set must have the same length: the first has {self.size} samples, "
+                    f"another has shape {list(column.shape)}"
+                )
+
+    def __len__(self) -> int:
+        return self.size
+
+    def take(self, indices: Tensor) -> Any:
+        """Index every column at once."""
+        return rebuild(self.columns, lambda column: column[indices] if isinstance(column, Tensor) else column)
+
+    def span(self, start: int, stop: int) -> Any:
+        """Return views, without a copy."""
+        return rebuild(self.columns, lambda column: column[start:stop] if isinstance(column, Tensor) else column)
+
+
+class Samples(Source):
+    """A map-style data set: samples fetched one by one (or by ``__getitems__``) and collated."""
+
+    def __init__(self, dataset: Any, collate: Collate) -> None:
+        self.dataset = dataset
+        self.collate = collate
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def take(self, indices: Tensor) -> Any:
+        """Fetch and collate."""
+        wanted = indices.tolist()
+        if hasattr(self.dataset, "__getitems__"):
+            return self.collate(self.dataset.__getitems__(wanted))
+        return self.collate([self.dataset[i] for i in wanted])
+
+
+class Selected(Source):
+    """A subset of another source, so that ``random_split`` of tensors in memory stays an index."""
+
+    def __init__(self, source: Source, indices: Any) -> None:
+        self.source = source
+        self.indices = torch.as_tensor(indices, dtype=torch.long)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def take(self, indices: Tensor) -> Any:
+        """Translate the indices and ask the source below."""
+        return self.source.take(self.indices[indices])
+
+
+class Stream(Stateful):
+    """An endless (or very long) iterable of single samples, read once from front to back.
+
+    Its state is the number of samples consumed. When an earlier position is asked for (a resumed run, or a failed step
+    taken back), a re-iterable stream is started again and skipped ahead; a one-shot iterator goes on where it stands.
+    """
+
+    state_names = ("consumed",)
+
+    def __init__(self, samples: Iterable[Any], collate: Collate) -> None:
+        self.samples = samples
+        self.collate = collate
+        self.consumed = 0
+        self._position = 0
+        self._iterator: Iterator[Any] | None = None
+
+    def take(self, count: int) -> Any:
+        """Return the next ``count`` samples as a batch.
+
+        Raises:
+            InvalidBatch: the stream has ended.
+        """
+        self._seek()
+        assert self._iterator is not None
+        batch = list(islice(self._iterator, count))
+        self._position += len(batch)
+        if len(batch) < count:
+            raise InvalidBatch(
+                f"the stream ended after {self._position} samples; pass an endless one, or a data set with a length"
+            )
+        self.consumed += count
+        return self.collate(batch)
+
+    def _seek(self) -> None:
+        rewindable = iter(self.samples) is not self.samples if self._position != self.consumed else True
+        if self._iterator is None or (self._position > self.consumed and rewindable):
+            self._iterator = iter(self.samples)
+            self._position = 0
+        if rewindable:
+            for _ in islice(self._iterator, self.consumed - self._position):
+                pass
+        self._position = self.consumed
+
+
+def as_source(dataset: Any, collate: Collate | None = None) -> Source | Stream:
+    """Return the right kind of source for what a user calls a data set.
+
+    A tensor, or a tuple, dict or dataclass of tensors, and ``TensorDataset`` are columns in memory. Anything else with a
+    length and indexing (a list of samples too) is a map-style data set, and an iterable without a length is a stream.
+
+    Raises:
+        InvalidBatch: it is none of these, or it is empty.
+    """
+    if isinstance(dataset, Source | Stream):
+        return dataset
+    source = _finite(dataset, collate or default_collate)
+    if source is None:
+        if isinstance(dataset, IterableDataset) or isinstance(dataset, Iterable):
+            return Stream(dataset, collate or default_collate)
+        raise InvalidBatch(
+            f"a data set must be tensors, a map-style data set or an iterable of samples, found {type(dataset).__name__}"
+        )
+    if len(source) == 0:
+        raise InvalidBatch("the data set is empty; at least one sample is needed")
+    return source
+
+
+def _finite(dataset: Any, collate: Collate) -> Source | None:
+    if isinstance(dataset, TensorDataset):
+        return Columns(dataset.tensors)
+    if isinstance(dataset, Subset):
+        inner = _finite(dataset.dataset, collate)
+        return Selected(inner, dataset.indices) if inner is not None else None
+    if isinstance(dataset, Tensor | tuple | Mapping) or hasattr(dataset, "__dataclass_fields__"):
+        return Columns(dataset)
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        return None
+    return Samples(dataset, collate)

@@ -1,0 +1,91 @@
+"""State that survives: what decides the future of an object, as plain values that load with ``weights_only=True``."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.errors import StateMismatch
+
+
+class Stateful:
+    """An object whose changing attributes are named in ``state_names``.
+
+    ``state_dict`` returns copies; ``load_state_dict`` checks the whole state before it changes anything, so a refused
+    state leaves the object as it was. Attributes may be numbers, strings, tensors, None, ``torch.Generator`` and other
+    ``Stateful`` objects.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides the object's future, as copies."""
+        state: dict[str, Any] = {"kind": type(self).__name__}
+        for name in self.state_names:
+            state[name] = _read(getattr(self, name))
+        return state
+
+    def check_state(self, state: Any, path: str = "") -> None:
+        """Raise StateMismatch if ``state`` does not fit, naming the entry."""
+        where = path or type(self).__name__
+        if not isinstance(state, dict):
+            raise StateMismatch(f"the state of {where} must be a dict, found {type(state).__name__}")
+        if state.get("kind") != type(self).__name__:
+            raise StateMismatch(
+                f"the state of {where} is of kind {state.get('kind')!r}, this object is a {type(self).__name__}; "
+                "build the object the state was saved from"
+            )
+        expected, found = {"kind", *self.state_names}, set(state)
+        if expected != found:
+            raise StateMismatch(
+                f"the state of {where} has missing entries {sorted(expected - found)} "
+                f"and unknown entries {sorted(map(str, found - expected))}"
+            )
+        for name in self.state_names:
+            _check(getattr(self, name), state[name], f"{where}.{name}")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state saved by an object of the same kind.
+
+        Raises:
+            StateMismatch: the state belongs to another kind of object; nothing has changed then.
+        """
+        self.check_state(state)
+        for name in self.state_names:
+            current = getattr(self, name)
+            if isinstance(current, Stateful):
+                current.load_state_dict(state[name])
+            elif isinstance(current, torch.Generator):
+                current.set_state(state[name])
+            else:
+                setattr(self, name, _read(state[name]))
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, Stateful):
+        return value.state_dict()
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return copy.deepcopy(value)
+
+
+def _check(current: Any, value: Any, path: str) -> None:
+    if isinstance(current, Stateful):
+        current.check_state(value, path)
+    elif isinstance(current, torch.Generator):
+        size = current.get_state().shape
+        if not isinstance(value, Tensor) or value.dtype != torch.uint8 or value.shape != size:
+            raise StateMismatch(f"{path} must be a random state of {size[0]} bytes, found {_describe(value)}")
+    elif isinstance(current, Tensor) and isinstance(value, Tensor) and current.shape != value.shape:
+        raise StateMismatch(f"{path} has shape {list(value.shape)}, this object needs {list(current.shape)}")
+    elif isinstance(current, int | float) and not isinstance(value, int | float):
+        raise StateMismatch(f"{path} must be a number, found {_describe(value)}")
+
+
+def _describe(value: Any) -> str:
+    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else repr(value)

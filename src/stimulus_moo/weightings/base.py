@@ -1,0 +1,98 @@
+"""The middle of batch -> objective -> estimator -> weighting -> step: from the S x S Gramian to S weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.errors import InvalidOption, InvalidWeights
+from stimulus_moo.state import Stateful
+
+#: Anything from an S x S Gramian to S weights: ours, TorchJD's or a plain function.
+GramianToWeights = Callable[[Tensor], Tensor]
+
+
+class Weighting(Stateful, ABC):
+    """A rule from the Gramian U U^T (float64, CPU) to the weights lambda (same type, length S)."""
+
+    @abstractmethod
+    def __call__(self, gramian: Tensor) -> Tensor:
+        """Return the S weights."""
+
+
+class Adapter(Weighting):
+    """Any callable as a weighting, with whatever plain state it keeps carried through ``state_dict``.
+
+    State is found in the attributes and buffers of the callable and, for a ``torch.nn.Module``, of its submodules:
+    tensors, numbers, strings, None, dtypes, devices and tuples, lists or dicts of them. This is what TorchJD's stateful
+    weightings consist of; a closure that hides its state cannot be saved or rolled back.
+    """
+
+    state_names = ("plain",)
+
+    def __init__(self, function: GramianToWeights) -> None:
+        if not callable(function):
+            raise InvalidOption(
+                f"weighting must be a Weighting or a function from an S x S Gramian to S weights, found {function!r}"
+            )
+        self.function = function
+
+    def __call__(self, gramian: Tensor) -> Tensor:
+        return self.function(gramian)
+
+    @property
+    def plain(self) -> dict[str, dict[str, Any]]:
+        """The plain attributes of the callable and its submodules, by module name."""
+        return {
+            name: {key: value for key, value in _attributes(part).items() if _is_plain(value)}
+            for name, part in self._parts().items()
+        }
+
+    @plain.setter
+    def plain(self, state: dict[str, dict[str, Any]]) -> None:
+        for name, part in self._parts().items():
+            for key, value in state.get(name, {}).items():
+                if isinstance(part, torch.nn.Module) and key in part._buffers:
+                    part._buffers[key] = value
+                else:
+                    setattr(part, key, value)
+
+    def _parts(self) -> dict[str, Any]:
+        return dict(self.function.named_modules()) if isinstance(self.function, torch.nn.Module) else {"": self.function}
+
+
+def as_weighting(weighting: Any) -> Weighting:
+    """Return a Weighting, wrapping any other callable."""
+    return weighting if isinstance(weighting, Weighting) else Adapter(weighting)
+
+
+def checked(weights: Any, objectives: int) -> Tensor:
+    """Return the weights as a float64 CPU tensor, or raise InvalidWeights that says what a weighting returned."""
+    if not isinstance(weights, Tensor):
+        raise InvalidWeights(f"the weighting must return a tensor of {objectives} weights, found {weights!r}")
+    weights = torch.as_tensor(weights.detach(), device="cpu", dtype=torch.float64)
+    if weights.shape != (objectives,):
+        raise InvalidWeights(f"the weighting must return {objectives} weights, found shape {list(weights.shape)}")
+    if not torch.isfinite(weights).all():
+        raise InvalidWeights(f"the weighting must return finite weights, found {weights.tolist()}")
+    return weights
+
+
+def _attributes(part: Any) -> dict[str, Any]:
+    if not isinstance(part, torch.nn.Module):
+        return dict(getattr(part, "__dict__", {}))
+    base = torch.nn.Module().__dict__
+    own = {key: value for key, value in part.__dict__.items() if key not in base}
+    return {**own, **part._buffers}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return value is None or isinstance(value, bool | int | float | str | Tensor | torch.dtype | torch.device)

@@ -1,0 +1,42 @@
+"""Fixed weights: scalarisation, the baseline every comparison must include."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.errors import InvalidOption
+from stimulus_moo.options import real
+from stimulus_moo.weightings.base import Weighting
+
+
+class Fixed(Weighting):
+    """The same weights at every step: d_t is the gradient of the weighted sum of the losses.
+
+    Args:
+        weights: S non-negative numbers, not all zero, used as given; None means 1/S each.
+
+    >>> import torch
+    >>> Fixed([0.3, 0.7])(torch.eye(2, dtype=torch.float64)).tolist()
+    [0.3, 0.7]
+    """
+
+    def __init__(self, weights: Sequence[float] | Tensor | None = None) -> None:
+        self.weights: Tensor | None = None
+        if weights is not None:
+            values = weights.tolist() if isinstance(weights, Tensor) else list(weights)
+            numbers = [real(f"weights[{s}]", value, low=0.0) for s, value in enumerate(values)]
+            if not any(numbers):
+                raise InvalidOption(f"weights must hold a positive number, found {numbers}")
+            self.weights = torch.tensor(numbers, dtype=torch.float64)
+
+    def __call__(self, gramian: Tensor) -> Tensor:
+        if self.weights is None:
+            return gramian.new_full((len(gramian),), 1.0 / len(gramian))
+        if len(self.weights) != len(gramian):
+            raise InvalidOption(
+                f"weights must hold one number per objective ({len(gramian)}), found {len(self.weights)}"
+            )
+        return self.weights.to(gramian)

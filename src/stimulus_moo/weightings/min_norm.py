@@ -1,0 +1,68 @@
+"""Min-norm weights (MGDA): the shortest vector in the convex hull of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stimulus_moo.errors import InvalidOption
+from stimulus_moo.options import real
+from stimulus_moo.weightings.base import Weighting
+from stimulus_moo.weightings.solver import FloatArray, min_norm_weights
+
+
+class MinNorm(Weighting):
+    r"""Weights of the min-norm point in the convex hull of the rows.
+
+    .. code-block:: text
+
+        lambda_t = argmin over the simplex of  lambda^T G lambda,   G = U U^T
+
+    solved exactly (Désidéri 2012; STIMULUS, eq. 2), so that d_t = U^T lambda_t satisfies <u^s, d_t> >= ||d_t||^2 for
+    every objective s.
+
+    Args:
+        preference: S positive numbers; where objective s is active, its first-order decrease <u^s, d_t> is proportional
+            to ``preference[s]``. None treats all alike.
+        normalise: weigh the objectives as if every row had length 1. Zero rows stay as they are.
+
+    Both options change the problem the weights solve, to G'_sr = c_s c_r G_sr with c_s = 1 / (preference_s ||u^s||),
+    and the weights are c_s lambda'_s scaled to sum to one. The rows U themselves are never rescaled.
+
+    >>> import torch
+    >>> MinNorm()(torch.tensor([[1.0, 0.0], [0.0, 3.0]], dtype=torch.float64))
+    tensor([0.7500, 0.2500], dtype=torch.float64)
+    """
+
+    def __init__(self, preference: Sequence[float] | None = None, *, normalise: bool = False) -> None:
+        self.preference: FloatArray | None = None
+        if preference is not None:
+            numbers = [real(f"preference[{s}]", p, low=0.0, open_low=True) for s, p in enumerate(preference)]
+            self.preference = np.array(numbers)
+        self.normalise = bool(normalise)
+
+    def __call__(self, gramian: Tensor) -> Tensor:
+        matrix = gramian.detach().double().cpu().numpy()
+        if self.preference is None and not self.normalise:
+            weights = min_norm_weights(matrix)
+        else:
+            scales = self._scales(matrix)
+            weights = scales * min_norm_weights(scales[:, None] * matrix * scales)
+            weights /= weights.sum()
+        return torch.from_numpy(weights).to(gramian)
+
+    def _scales(self, matrix: FloatArray) -> FloatArray:
+        scales = np.ones(len(matrix))
+        if self.preference is not None:
+            if len(self.preference) != len(matrix):
+                raise InvalidOption(
+                    f"preference must hold one number per objective ({len(matrix)}), found {len(self.preference)}"
+                )
+            scales /= self.preference
+        if self.normalise:
+            lengths = np.sqrt(np.diag(matrix))
+            scales /= np.where(lengths > 0, lengths, 1.0)
+        return scales

@@ -1,0 +1,62 @@
+"""Weights by projected gradient descent on the min-norm problem (MoCo)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.options import Bounded, Schedule, choice, real
+from stimulus_moo.weightings.base import Weighting
+from stimulus_moo.weightings.solver import project_simplex
+
+
+class ProjectedDescent(Weighting):
+    """One projected gradient step a call, from the last weights.
+
+    .. code-block:: text
+
+        lambda_t = Proj_simplex(lambda_{t-1} - gamma_t (Y Y^T + rho I) lambda_{t-1}),    lambda_{-1} = 1/S
+
+    The weighting of MoCo and MoCo+ (Fernando et al. 2023).
+
+    Args:
+        gamma: step size, a number >= 0 or a function of t.
+        rho: regularisation, >= 0.
+        projection: ``"simplex"`` as in the paper; ``"softmax"`` as in several public codes, which is no projection.
+        normalise: weigh rows of length 1, as public codes do, and return weights for them: d_t = sum_s lambda^s y^s /
+            ||y^s||. Those codes divide each stochastic gradient instead, before it is tracked.
+
+    >>> import torch
+    >>> step = ProjectedDescent(gamma=0.1)
+    >>> step(torch.tensor([[1.0, 0.0], [0.0, 3.0]], dtype=torch.float64))
+    tensor([0.5500, 0.4500], dtype=torch.float64)
+    """
+
+    state_names = ("t", "previous")
+
+    def __init__(
+        self, gamma: Schedule, rho: float = 0.0, *, projection: str = "simplex", normalise: bool = False
+    ) -> None:
+        self.gamma = Bounded("gamma", gamma, 0.0, math.inf)
+        self.rho = real("rho", rho, low=0.0)
+        self.projection = choice("projection", projection, ("simplex", "softmax"))
+        self.normalise = bool(normalise)
+        self.t = 0
+        self.previous: Tensor | None = None  # lambda_{t-1}
+
+    def __call__(self, gramian: Tensor) -> Tensor:
+        count = len(gramian)
+        last = self.previous if self.previous is not None else gramian.new_full((count,), 1.0 / count)
+        lengths = gramian.diagonal().sqrt()
+        scales = torch.where(lengths > 0, 1.0 / lengths, 1.0) if self.normalise else torch.ones_like(lengths)
+        problem = scales[:, None] * gramian * scales
+        moved = last - self.gamma(self.t) * (problem @ last + self.rho * last)
+        if self.projection == "simplex":
+            weights = torch.from_numpy(project_simplex(moved.numpy()))
+        else:
+            weights = torch.softmax(moved, dim=0)
+        self.t += 1
+        self.previous = weights
+        return scales * weights

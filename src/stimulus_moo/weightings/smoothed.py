@@ -1,0 +1,48 @@
+"""Smoothed weights (CR-MOGM): a running average of another weighting's weights."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from stimulus_moo.options import Bounded, Schedule
+from stimulus_moo.weightings.base import GramianToWeights, Weighting, as_weighting, checked
+
+
+class Smoothed(Weighting):
+    """Exponential average of the weights of another weighting.
+
+    .. code-block:: text
+
+        lambda_t = alpha_t lambda_{t-1} + (1 - alpha_t) lambda_hat_t,    lambda_0 = lambda_hat_0
+
+    CR-MOGM (Zhou et al. 2022) is ``Smoothed(MinNorm(), alpha)``.
+
+    Args:
+        weighting: gives lambda_hat_t; any weighting or callable.
+        alpha: a number in [0, 1] or a function of t; the paper's recipe is ``lambda t: 1 - lr(t) / lr(0)``.
+
+    >>> import torch
+    >>> from stimulus_moo import MinNorm
+    >>> smoothed = Smoothed(MinNorm(), alpha=0.5)
+    >>> smoothed(torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)).tolist()
+    [0.5, 0.5]
+    >>> smoothed(torch.tensor([[1.0, 0.0], [0.0, 3.0]], dtype=torch.float64)).tolist()
+    [0.625, 0.375]
+    """
+
+    state_names = ("t", "previous", "weighting")
+
+    def __init__(self, weighting: GramianToWeights, alpha: Schedule) -> None:
+        self.weighting = as_weighting(weighting)
+        self.alpha = Bounded("alpha", alpha, 0.0, 1.0)
+        self.t = 0
+        self.previous: Tensor | None = None  # lambda_{t-1}
+
+    def __call__(self, gramian: Tensor) -> Tensor:
+        weights = checked(self.weighting(gramian), len(gramian))
+        if self.previous is not None:
+            alpha = self.alpha(self.t)
+            weights = alpha * self.previous + (1.0 - alpha) * weights
+        self.t += 1
+        self.previous = weights
+        return weights

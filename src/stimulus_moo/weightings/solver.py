@@ -1,0 +1,215 @@
+"""The min-norm problem over the simplex, solved exactly in float64: the arithmetic behind the weighting step."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dposv, dpotrs
+from scipy.optimize import nnls
+
+from stimulus_moo.errors import InvalidOption, InvalidWeights
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+RIDGE = 1e-11  # makes every support positive definite; its KKT residual is at most RIDGE before refinement
+NOISE = 1e-13  # relative size below which a negative number counts as rounding
+TOLERANCE = 1e-11  # KKT residual above which the safe path is tried as well
+PATIENCE = 4  # rounds of pivoting without progress before it is called a cycle
+
+
+def min_norm_weights(gramian: FloatArray, start: FloatArray | None = None) -> FloatArray:
+    """Return the weights in the simplex that minimise ``weights @ gramian @ weights``.
+
+    The rows are first scaled by powers of two to norms in [1, 2), which is exact and keeps what small rows say. With
+    balanced Gramian C and scales a, the weights are proportional to a * w, where w >= 0 minimises
+    w^T C w / 2 - a^T w. Block principal pivoting finds w: guess the support, solve for w on it, exchange every index
+    with the wrong sign, repeat; a handful of Cholesky factorisations is enough at any S. A ridge of 1e-11 makes w unique
+    for singular Gramians and one step of iterative refinement takes its bias out again. When the pivoting cycles, the
+    Gramian is indefinite by rounding, or the KKT residual is too large, negative eigenvalues are clipped and the
+    Lawson-Hanson method takes over.
+
+    Args:
+        gramian: S x S, symmetric and positive semi-definite up to rounding.
+        start: weights near the solution, such as those of the last step. They save time, not change the answer.
+
+    Returns:
+        S non-negative weights that sum to 1. Several solutions are possible when the rows are linearly dependent; the
+        choice is deterministic. A zero row takes all the weight, the first one if there are several.
+
+    Raises:
+        InvalidOption: ``gramian`` is not a square matrix, or ``start`` does not hold S numbers.
+        InvalidWeights: ``gramian`` has an entry that is not finite.
+    """
+    gramian = _checked(gramian)
+    size = len(gramian)
+    if start is not None and np.shape(start) != (size,):
+        raise InvalidOption(f"start must hold {size} weights, one per row, found shape {np.shape(start)}")
+    if size == 1:
+        return np.ones(1)
+    if size == 2:
+        return _two_weights(gramian)
+    diagonal = gramian.diagonal()
+    smallest = diagonal.argmin()
+    if diagonal[smallest] <= 0.0:
+        return _unit_vector(size, smallest)
+    balanced, scales = _balance(gramian, diagonal)
+    scales /= scales[smallest]
+    support = (diagonal if start is None else start) > 0.0
+    solution = _pivot(balanced, scales, support)
+    if solution is None or not _residual(balanced, scales, solution) <= TOLERANCE:
+        solution = _safe_solution(balanced, scales, solution)
+    weights: FloatArray = solution * scales
+    weights /= solution.dot(scales)
+    return weights
+
+
+def kkt_residual(gramian: FloatArray, weights: FloatArray) -> float:
+    """Return how far ``weights`` are from optimal, relative to the norms of the rows; 0 or less is optimal.
+
+    With v = l^T G l and m = sum_s l_s sqrt(G_ss), the largest (v - (G l)_s) / (m sqrt(G_ss)) over s with G_ss > 0.
+    When m = 0 all the weight is on zero rows, which is optimal: the residual is 0.
+
+    Raises:
+        InvalidOption: ``gramian`` is not a square matrix, or ``weights`` do not hold S numbers.
+        InvalidWeights: ``gramian`` has an entry that is not finite.
+    """
+    gramian = _checked(gramian)
+    if np.shape(weights) != (len(gramian),):
+        raise InvalidOption(f"weights must hold {len(gramian)} numbers, found shape {np.shape(weights)}")
+    positive = gramian.diagonal() > 0.0
+    gramian, weights = gramian[np.ix_(positive, positive)], weights[positive]
+    if not weights.any():
+        return 0.0
+    balanced, scales = _balance(gramian, gramian.diagonal())
+    norms = np.sqrt(balanced.diagonal())
+    unscaled = weights / scales
+    total = unscaled.sum()
+    unscaled /= total
+    slopes = balanced @ unscaled
+    violations = (total * (unscaled @ slopes)) * scales - slopes
+    return float((violations / norms).max() / (unscaled @ norms))
+
+
+def project_simplex(vector: FloatArray) -> FloatArray:
+    """Return the point of the probability simplex nearest to ``vector`` in the Euclidean norm.
+
+    Raises:
+        InvalidOption: ``vector`` is not one-dimensional, or is empty.
+        InvalidWeights: ``vector`` has an entry that is not finite.
+    """
+    vector = np.asarray(vector, dtype=np.float64)
+    if vector.ndim != 1 or not vector.size:
+        raise InvalidOption(f"vector must be one-dimensional and not empty, found shape {vector.shape}")
+    _require_finite(vector, "vector")
+    # The projection ignores a common shift, and entries more than 1 below the largest are always projected to 0.
+    shifted = np.maximum(vector / 2 - vector.max() / 2, -0.5) * 2
+    descending = np.sort(shifted)[::-1]
+    thresholds = (np.cumsum(descending) - 1.0) / np.arange(1, len(vector) + 1)
+    last = np.flatnonzero(descending > thresholds)[-1]
+    projected = np.maximum(shifted - thresholds[last], 0.0)
+    return projected / projected.sum()
+
+
+def _checked(gramian: FloatArray) -> FloatArray:
+    gramian = np.asarray(gramian, dtype=np.float64)
+    if gramian.ndim != 2 or gramian.shape[0] != gramian.shape[1] or not gramian.size:
+        raise InvalidOption(f"gramian must be a square matrix with at least one row, found shape {gramian.shape}")
+    _require_finite(gramian, "gramian")
+    return gramian
+
+
+def _require_finite(values: FloatArray, name: str) -> None:
+    flat = values.ravel()
+    if math.isfinite(flat.dot(flat)):  # the cheap test; it also fails when the squares overflow
+        return
+    if not (finite := np.isfinite(values)).all():
+        entry = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise InvalidWeights(f"{name} must be finite, found {values[entry]} at {entry}; check the gradients")
+
+
+def _unit_vector(size: int, index: np.intp) -> FloatArray:
+    vector = np.zeros(size)
+    vector[index] = 1.0
+    return vector
+
+
+def _two_weights(gramian: FloatArray) -> FloatArray:
+    """Solve S = 2 in closed form; the differences lose nothing, and halving them first avoids overflow."""
+    (first, inner), (_, second) = gramian.tolist()
+    to_first = 0.5 * second - 0.5 * inner  # proportional to the first weight, when both are positive
+    to_second = 0.5 * first - 0.5 * inner
+    if to_first <= 0.0 or to_second <= 0.0:
+        return np.array([1.0, 0.0] if first <= second else [0.0, 1.0])
+    if to_first < to_second:
+        ratio = to_first / to_second
+        return np.array([ratio / (1.0 + ratio), 1.0 / (1.0 + ratio)])
+    ratio = to_second / to_first
+    return np.array([1.0 / (1.0 + ratio), ratio / (1.0 + ratio)])
+
+
+def _balance(gramian: FloatArray, diagonal: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the Gramian of the rows times powers of two that bring their norms into [1, 2), and those powers."""
+    exponents = np.frexp(diagonal)[1]
+    scales: FloatArray = np.ldexp(1.0, (2 - exponents) >> 1)
+    balanced = gramian * scales[:, None]
+    balanced *= scales
+    return balanced, scales
+
+
+def _residual(balanced: FloatArray, scales: FloatArray, solution: FloatArray) -> float:
+    """Return an upper bound of the KKT residual (norms of balanced rows are at least 1), or NaN."""
+    slopes = balanced.dot(solution)
+    violations = scales * (solution.dot(slopes) / solution.dot(scales)) - slopes
+    return float(violations[violations.argmax()] / math.sqrt(solution.dot(solution)))
+
+
+def _pivot(balanced: FloatArray, scales: FloatArray, support: npt.NDArray[np.bool_]) -> FloatArray | None:
+    """Minimise w^T C w / 2 - a^T w over w >= 0 by block principal pivoting, or return None where that fails.
+
+    Júdice and Pires (1994). The failures are a support on which C is not positive definite, and a cycle.
+    """
+    size = len(scales)
+    ridged = balanced.copy()
+    ridged.ravel()[:: size + 1] += RIDGE
+    fewest, patience = size + 1, PATIENCE
+    while patience:
+        indices = support.nonzero()[0]
+        block = ridged.take(indices, 0).take(indices, 1)
+        factor, values, failed = dposv(block.T, scales[indices], lower=1, overwrite_a=1)
+        if failed:
+            return None
+        solution = np.zeros(size)
+        solution[indices] = values
+        slopes = ridged.dot(solution) - scales
+        wrong = np.minimum(solution, slopes) < -NOISE * math.sqrt(values.dot(values))
+        count = np.count_nonzero(wrong)
+        if not count:
+            solution[indices] = values + dpotrs(factor, RIDGE * values, lower=1)[0]
+            return np.maximum(solution, 0.0)
+        fewest, patience = (count, PATIENCE) if count < fewest else (fewest, patience - 1)
+        support = support ^ wrong
+    return None
+
+
+def _safe_solution(balanced: FloatArray, scales: FloatArray, candidate: FloatArray | None) -> FloatArray:
+    """Return the best of ``candidate``, the Lawson-Hanson solution and that solution's support pivoted further."""
+    size = len(scales)
+    values, vectors = np.linalg.eigh(np.clip(balanced, -4.0, 4.0))
+    ridged = (vectors * np.maximum(values, 0.0)) @ vectors.T + RIDGE * np.eye(size)
+    factor = np.linalg.cholesky(ridged)
+    candidates = [_unit_vector(size, scales.argmax())]
+    if candidate is not None and np.isfinite(candidate).all():
+        candidates.append(candidate)
+    try:
+        solution, _ = nnls(factor.T, solve_triangular(factor, scales, lower=True), maxiter=10 * size)
+    except RuntimeError:  # too many iterations
+        solution = candidates[-1]
+    candidates.append(solution)
+    polished = _pivot(balanced, scales, solution > 0.0)
+    if polished is not None:
+        candidates.append(polished)
+    return min(candidates, key=lambda solution: _residual(balanced, scales, solution))
