@@ -14,9 +14,13 @@ from stimulus_moo.errors import (
     StimulusWarning,
 )
 from stimulus_moo.estimators import Estimator, Full, MiniBatch, Page, Recursive, Storm, Tracking, Update
+from stimulus_moo.fit import Progress, fit
+from stimulus_moo.methods import METHODS, PAPER_METHODS, Method
+from stimulus_moo.metrics import Measurement, estimator_error, measure, pareto_stationarity
 from stimulus_moo.multigradient import MultiGradient, Step
 from stimulus_moo.optim import HeavyBall
 from stimulus_moo.random_clock import RandomClock
+from stimulus_moo.result import History, Result
 from stimulus_moo.weightings import (
     Fixed,
     MinNorm,
@@ -29,3 +33,48 @@ from stimulus_moo.weightings import (
 )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "METHODS",
+    "PAPER_METHODS",
+    "AdaptiveBatch",
+    "Estimator",
+    "Fixed",
+    "Full",
+    "HeavyBall",
+    "History",
+    "InvalidBatch",
+    "InvalidLosses",
+    "InvalidOption",
+    "InvalidWeights",
+    "Measurement",
+    "Method",
+    "MinNorm",
+    "MiniBatch",
+    "MissingDependency",
+    "ModelChanged",
+    "MultiGradient",
+    "NonFiniteError",
+    "Page",
+    "Progress",
+    "ProjectedDescent",
+    "RandomClock",
+    "Recursive",
+    "Result",
+    "Smoothed",
+    "StateMismatch",
+    "Step",
+    "StimulusError",
+    "StimulusWarning",
+    "Storm",
+    "Tracking",
+    "Update",
+    "Weighting",
+    "estimator_error",
+    "fit",
+    "kkt_residual",
+    "measure",
+    "min_norm_weights",
+    "pareto_stationarity",
+    "project_simplex",
+]

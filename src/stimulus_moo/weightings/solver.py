@@ -16,7 +16,7 @@ from stimulus_moo.errors import InvalidOption, InvalidWeights
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 RIDGE = 1e-11  # makes every support positive definite; its KKT residual is at most RIDGE before refinement
-NOISE = 1e-13  # relative size below which a negative number counts as rounding
+NOISE = 1e-13  # relative size below which a negative number counts as rounding, in w and in the slopes
 TOLERANCE = 1e-11  # KKT residual above which the safe path is tried as well
 PATIENCE = 4  # rounds of pivoting without progress before it is called a cycle
 
@@ -24,17 +24,17 @@ PATIENCE = 4  # rounds of pivoting without progress before it is called a cycle
 def min_norm_weights(gramian: FloatArray, start: FloatArray | None = None) -> FloatArray:
     """Return the weights in the simplex that minimise ``weights @ gramian @ weights``.
 
-    The rows are first scaled by powers of two to norms in [1, 2), which is exact and keeps what small rows say. With
-    balanced Gramian C and scales a, the weights are proportional to a * w, where w >= 0 minimises
-    w^T C w / 2 - a^T w. Block principal pivoting finds w: guess the support, solve for w on it, exchange every index
-    with the wrong sign, repeat; a handful of Cholesky factorisations is enough at any S. A ridge of 1e-11 makes w unique
-    for singular Gramians and one step of iterative refinement takes its bias out again. When the pivoting cycles, the
-    Gramian is indefinite by rounding, or the KKT residual is too large, negative eigenvalues are clipped and the
-    Lawson-Hanson method takes over.
+    S = 2 has a closed form. Otherwise the rows are first scaled by powers of two to norms in (1/2, 1], which is
+    exact and keeps what small rows say. With a the scales and C the Gramian of the scaled rows, the weights are
+    proportional to a * w, where w >= 0 minimises w^T C w / 2 - a^T w. Block principal pivoting finds w: guess a
+    support, solve on it, exchange every index with the wrong sign, repeat; a handful of Cholesky factorisations is
+    enough at any S. A ridge of 1e-11 makes w unique for singular Gramians, and a step of iterative refinement takes
+    its bias out again. When pivoting cycles, the Gramian is indefinite by rounding, or the KKT residual is too
+    large, negative eigenvalues are clipped and the Lawson-Hanson method takes over.
 
     Args:
         gramian: S x S, symmetric and positive semi-definite up to rounding.
-        start: weights near the solution, such as those of the last step. They save time, not change the answer.
+        start: weights near the solution, such as those of the last step. They save time and leave the answer as it is.
 
     Returns:
         S non-negative weights that sum to 1. Several solutions are possible when the rows are linearly dependent; the
@@ -58,7 +58,8 @@ def min_norm_weights(gramian: FloatArray, start: FloatArray | None = None) -> Fl
         return _unit_vector(size, smallest)
     balanced, scales = _balance(gramian, diagonal)
     scales /= scales[smallest]
-    support = (diagonal if start is None else start) > 0.0
+    support = np.greater(diagonal if start is None else start, 0.0)
+    support[smallest] = True
     solution = _pivot(balanced, scales, support)
     if solution is None or not _residual(balanced, scales, solution) <= TOLERANCE:
         solution = _safe_solution(balanced, scales, solution)
@@ -81,17 +82,17 @@ def kkt_residual(gramian: FloatArray, weights: FloatArray) -> float:
     if np.shape(weights) != (len(gramian),):
         raise InvalidOption(f"weights must hold {len(gramian)} numbers, found shape {np.shape(weights)}")
     positive = gramian.diagonal() > 0.0
-    gramian, weights = gramian[np.ix_(positive, positive)], weights[positive]
+    gramian, weights = gramian[np.ix_(positive, positive)], np.asarray(weights)[positive]
     if not weights.any():
         return 0.0
     balanced, scales = _balance(gramian, gramian.diagonal())
     norms = np.sqrt(balanced.diagonal())
-    unscaled = weights / scales
-    total = unscaled.sum()
-    unscaled /= total
-    slopes = balanced @ unscaled
-    violations = (total * (unscaled @ slopes)) * scales - slopes
-    return float((violations / norms).max() / (unscaled @ norms))
+    solution = weights / scales
+    total = solution.sum()
+    solution /= total
+    slopes = balanced @ solution
+    violations = total * (solution @ slopes) * scales - slopes
+    return float((violations / norms).max() / (solution @ norms))
 
 
 def project_simplex(vector: FloatArray) -> FloatArray:
@@ -110,8 +111,9 @@ def project_simplex(vector: FloatArray) -> FloatArray:
     descending = np.sort(shifted)[::-1]
     thresholds = (np.cumsum(descending) - 1.0) / np.arange(1, len(vector) + 1)
     last = np.flatnonzero(descending > thresholds)[-1]
-    projected = np.maximum(shifted - thresholds[last], 0.0)
-    return projected / projected.sum()
+    projected: FloatArray = np.maximum(shifted - thresholds[last], 0.0)
+    projected /= projected.sum()
+    return projected
 
 
 def _checked(gramian: FloatArray) -> FloatArray:
@@ -123,11 +125,10 @@ def _checked(gramian: FloatArray) -> FloatArray:
 
 
 def _require_finite(values: FloatArray, name: str) -> None:
-    flat = values.ravel()
-    if math.isfinite(flat.dot(flat)):  # the cheap test; it also fails when the squares overflow
-        return
-    if not (finite := np.isfinite(values)).all():
-        entry = tuple(int(i) for i in np.argwhere(~finite)[0])
+    finite = np.isfinite(values)
+    first = finite.argmin()  # the first False, if there is one; several times faster than all()
+    if not finite.item(first):
+        entry = tuple(int(index) for index in np.unravel_index(first, values.shape))
         raise InvalidWeights(f"{name} must be finite, found {values[entry]} at {entry}; check the gradients")
 
 
@@ -152,16 +153,15 @@ def _two_weights(gramian: FloatArray) -> FloatArray:
 
 
 def _balance(gramian: FloatArray, diagonal: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the Gramian of the rows times powers of two that bring their norms into [1, 2), and those powers."""
-    exponents = np.frexp(diagonal)[1]
-    scales: FloatArray = np.ldexp(1.0, (2 - exponents) >> 1)
+    """Return the Gramian of the rows times powers of two that bring their norms into (1/2, 1], and those powers."""
+    scales: FloatArray = np.exp2(np.floor(-0.5 * np.log2(diagonal)))
     balanced = gramian * scales[:, None]
     balanced *= scales
     return balanced, scales
 
 
 def _residual(balanced: FloatArray, scales: FloatArray, solution: FloatArray) -> float:
-    """Return an upper bound of the KKT residual (norms of balanced rows are at least 1), or NaN."""
+    """Estimate the KKT residual with every balanced row's norm taken as 1: the true one is at most 4 times this."""
     slopes = balanced.dot(solution)
     violations = scales * (solution.dot(slopes) / solution.dot(scales)) - slopes
     return float(violations[violations.argmax()] / math.sqrt(solution.dot(solution)))
@@ -186,7 +186,7 @@ def _pivot(balanced: FloatArray, scales: FloatArray, support: npt.NDArray[np.boo
         solution[indices] = values
         slopes = ridged.dot(solution) - scales
         wrong = np.minimum(solution, slopes) < -NOISE * math.sqrt(values.dot(values))
-        count = np.count_nonzero(wrong)
+        count = int(np.count_nonzero(wrong))
         if not count:
             solution[indices] = values + dpotrs(factor, RIDGE * values, lower=1)[0]
             return np.maximum(solution, 0.0)
@@ -198,7 +198,8 @@ def _pivot(balanced: FloatArray, scales: FloatArray, support: npt.NDArray[np.boo
 def _safe_solution(balanced: FloatArray, scales: FloatArray, candidate: FloatArray | None) -> FloatArray:
     """Return the best of ``candidate``, the Lawson-Hanson solution and that solution's support pivoted further."""
     size = len(scales)
-    values, vectors = np.linalg.eigh(np.clip(balanced, -4.0, 4.0))
+    balanced = np.clip(balanced, -1.0, 1.0)  # no inner product of rows in (1/2, 1] is larger
+    values, vectors = np.linalg.eigh(balanced)
     ridged = (vectors * np.maximum(values, 0.0)) @ vectors.T + RIDGE * np.eye(size)
     factor = np.linalg.cholesky(ridged)
     candidates = [_unit_vector(size, scales.argmax())]

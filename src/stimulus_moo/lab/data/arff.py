@@ -54,13 +54,9 @@ def read_numeric_arff(path: str | PathLike[str]) -> tuple[NDArray[np.float64], l
             records, _ = arff.loadarff(cast(TextIO, lines))
     except DataError:
         raise
-    except (
-        Exception
-    ) as error:  # scipy answers a broken file with StopIteration, IndexError, ValueError and others
+    except Exception as error:  # scipy answers a broken file with StopIteration, IndexError, ValueError and others
         where = f", line {lines.number}" if lines else ""
-        raise DataError(
-            f"{path}{where}: expected an ARFF file with numeric attributes, found: {error!r}"
-        ) from error
+        raise DataError(f"{path}{where}: expected an ARFF file with numeric attributes, found: {error!r}") from error
     if not len(records):
         raise DataError(f"{path}: expected rows after @data, found none")
     table = np.column_stack([records[name] for name in records.dtype.names or ()]).astype(np.float64)

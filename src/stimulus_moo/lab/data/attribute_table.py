@@ -10,7 +10,7 @@ class Effect:
     """An attribute of the whole image.
 
     Attributes:
-        name: the attribute and the effect it has, a key of ``attribute_painting.EFFECTS``.
+        name: the attribute and the effect it has, a key of ``attribute_effects.EFFECTS`` (grain is noise).
         share: the fraction of images that have it.
         contrast: the strength of the effect, in brightness from 0 to 1.
     """
@@ -26,7 +26,7 @@ class Mark:
 
     Attributes:
         colour: a key of ``COLOURS``.
-        shape: a key of ``attribute_painting.SHAPES``.
+        shape: a key of ``attribute_marks.SHAPES``.
         cell: row and column.
         share: the fraction of images that have it.
         contrast: its opacity, from 0 to 1.
@@ -62,22 +62,24 @@ COLOURS = {
     "black": (0.00, 0.00, 0.00),
 }
 
-EFFECTS = (
+TEXTURES = (
     Effect("horizontal_stripes", 0.30, 0.10),
-    Effect("vertical_stripes", 0.20, 0.06),
-    Effect("diagonal_stripes", 0.12, 0.08),
-    Effect("checkerboard", 0.25, 0.05),
+    Effect("vertical_stripes", 0.20, 0.10),
+    Effect("diagonal_stripes", 0.12, 0.10),
+    Effect("checkerboard", 0.25, 0.09),
     Effect("bright_top", 0.45, 0.14),
-    Effect("bright_left", 0.35, 0.08),
+    Effect("bright_left", 0.35, 0.10),
     Effect("frame", 0.40, 0.35),
     Effect("vignette", 0.15, 0.15),
+)
+TINTS = (
     Effect("red_tint", 0.30, 0.16),
-    Effect("blue_tint", 0.10, 0.10),
+    Effect("blue_tint", 0.10, 0.16),
     Effect("dark", 0.25, 0.30),
     Effect("pale", 0.08, 0.22),
     Effect("grey", 0.50, 0.60),
-    Effect("grain", 0.20, 0.05),
 )
+GRAIN = Effect("grain", 0.20, 0.05)
 
 MARKS = (
     Mark("red", "disc", (0, 0), 0.50, 0.90),
@@ -107,3 +109,5 @@ MARKS = (
     Mark("yellow", "slash", (3, 3), 0.10, 0.80, decoy="backslash"),
     Mark("red", "square", (2, 3), 0.06, 0.50, radius=1.5, occluded=0.2),
 )
+
+ATTRIBUTES: tuple[Effect | Mark, ...] = (*TEXTURES, *TINTS, GRAIN, *MARKS)

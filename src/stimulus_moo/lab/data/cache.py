@@ -58,7 +58,7 @@ def _load(path: Path, layout: Layout) -> Arrays | None:
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in layout}
     except (
         OSError,

@@ -68,9 +68,7 @@ class CelebA(Dataset[tuple[Tensor, Tensor]]):
         partition = read_partition(place / "list_eval_partition.txt", table.files)
         rows = np.flatnonzero(partition == SPLITS[split])[:stop]
         if not len(rows):
-            raise DataError(
-                f"{place / 'list_eval_partition.txt'}: expected images of the split {split!r}, found none"
-            )
+            raise DataError(f"{place / 'list_eval_partition.txt'}: expected images of the split {split!r}, found none")
         self.tasks = table.names
         self.source = f"CelebA in {place}, split {split}"
         self._images = place / "img_align_celeba"
@@ -89,9 +87,7 @@ class CelebA(Dataset[tuple[Tensor, Tensor]]):
             present = set(os.listdir(self._images))
         except OSError as error:
             hint = how_to_get(dataset("celeba"))
-            raise DataError(
-                f"{self._images}: expected the folder of aligned images, found: {error}; {hint}"
-            ) from error
+            raise DataError(f"{self._images}: expected the folder of aligned images, found: {error}; {hint}") from error
         missing = [name for name in self._files if name not in present]
         if missing:
             raise DataError(
@@ -107,23 +103,15 @@ class CelebA(Dataset[tuple[Tensor, Tensor]]):
             with self._pillow.open(path, formats=("JPEG", "PNG")) as image:
                 width, height = image.size
                 if width * height > _MOST_PIXELS:
-                    raise DataError(
-                        f"{path}: expected an image of 178 x 218 pixels, found {width} x {height}"
-                    )
+                    raise DataError(f"{path}: expected an image of 178 x 218 pixels, found {width} x {height}")
                 side = min(width, height)
                 left, top = (width - side) // 2, (height - side) // 2
                 square = (left, top, left + side, top + side)
                 pixels = np.asarray(
-                    image.convert("RGB").resize(
-                        (self.size, self.size), self._pillow.Resampling.BILINEAR, box=square
-                    )
+                    image.convert("RGB").resize((self.size, self.size), self._pillow.Resampling.BILINEAR, box=square)
                 )
         except DataError:
             raise
-        except (
-            Exception
-        ) as error:  # Pillow answers a damaged image with OSError, SyntaxError, ValueError and others
-            raise DataError(
-                f"{path}: expected a readable JPEG image, found it damaged ({error!r})"
-            ) from error
+        except Exception as error:  # Pillow answers a damaged image with OSError, SyntaxError, ValueError and others
+            raise DataError(f"{path}: expected a readable JPEG image, found it damaged ({error!r})") from error
         return torch.from_numpy(pixels.copy()).permute(2, 0, 1).to(torch.float32).div_(255)

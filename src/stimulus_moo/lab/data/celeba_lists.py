@@ -37,9 +37,7 @@ def read_attributes(path: Path) -> AttributeTable:
     count = _count(path, next(lines, ""))
     names = tuple(next(lines, "").split())
     if len(names) != ATTRIBUTES or len(set(names)) != ATTRIBUTES:
-        raise DataError(
-            f"{path}, line 2: expected {ATTRIBUTES} different attribute names, found {len(set(names))}"
-        )
+        raise DataError(f"{path}, line 2: expected {ATTRIBUTES} different attribute names, found {len(set(names))}")
     files: list[str] = []
     rows = bytearray()
     for number, line in enumerate(lines, start=3):
@@ -51,9 +49,7 @@ def read_attributes(path: Path) -> AttributeTable:
         files.append(_checked_name(path, number, name))
         rows += bytes([value == "1" for value in values])
     if len(files) != count:
-        raise DataError(
-            f"{path}: expected {count} images, as line 1 says, found {len(files)}; is the file truncated?"
-        )
+        raise DataError(f"{path}: expected {count} images, as line 1 says, found {len(files)}; is the file truncated?")
     if len(set(files)) != count:
         raise DataError(f"{path}: expected each image once, found {count - len(set(files))} repeated")
     return AttributeTable(tuple(files), names, np.frombuffer(rows, np.bool_).reshape(count, ATTRIBUTES))

@@ -119,9 +119,7 @@ def _status(
     return _status_in(entry, used[0] if used else None, compare)
 
 
-def _status_in(
-    entry: DataSet, folder: Path | None, compare: Callable[[DataFile, Path], str | None]
-) -> DataStatus:
+def _status_in(entry: DataSet, folder: Path | None, compare: Callable[[DataFile, Path], str | None]) -> DataStatus:
     problems = []
     if folder is not None:
         for file in entry.files:

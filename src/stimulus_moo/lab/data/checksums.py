@@ -38,9 +38,7 @@ def problem(file: DataFile, path: Path) -> str | None:
     try:
         size, sha256 = _content(path, file.size)
     except (EOFError, OSError, zlib.error) as error:
-        return (
-            f"{path}: expected {file.size:,} bytes of content, found the file truncated or damaged ({error})"
-        )
+        return f"{path}: expected {file.size:,} bytes of content, found the file truncated or damaged ({error})"
     if size != file.size:
         found = f"{size:,}" if size < file.size else "more"
         return f"{path}: expected {file.size:,} bytes of content, found {found}"

@@ -49,14 +49,10 @@ def load_digits(*, n_train: int = 2048, n_test: int = 512, seed: int = 0) -> Tas
     held_out = round(len(order) * _TEST_SHARE)
     train = _pairs(bundled, order[held_out:], n_train, generator)
     test = _pairs(bundled, order[:held_out], n_test, generator)
-    return TaskData(
-        "digits", train, test, ("left", "right"), False, f"scikit-learn's digits, paired with seed {seed}"
-    )
+    return TaskData("digits", train, test, ("left", "right"), False, f"scikit-learn's digits, paired with seed {seed}")
 
 
-def _pairs(
-    bundled: Any, chosen: NDArray[np.int64], n: int, generator: np.random.Generator
-) -> tuple[Tensor, ...]:
+def _pairs(bundled: Any, chosen: NDArray[np.int64], n: int, generator: np.random.Generator) -> tuple[Tensor, ...]:
     images, labels = (
         bundled.images[chosen].astype(np.float32) / _LARGEST,
         bundled.target[chosen].astype(np.int64),

@@ -26,9 +26,7 @@ class Patience:
     pause: float = 1.0
 
 
-def download(
-    file: DataFile, folder: Path, *, progress: bool = True, patience: Patience | None = None
-) -> Path:
+def download(file: DataFile, folder: Path, *, progress: bool = True, patience: Patience | None = None) -> Path:
     """Download one registered file into ``folder``, trying its mirrors in order.
 
     The file appears under its name only once it is complete and its checksum is right, also when several

@@ -56,9 +56,7 @@ def member(folder: Path, file: DataFile) -> Path | None:
     return None
 
 
-def find(
-    name: str, data: str | PathLike[str] | None = None, *, download: bool = True, progress: bool = True
-) -> Path:
+def find(name: str, data: str | PathLike[str] | None = None, *, download: bool = True, progress: bool = True) -> Path:
     """Return the folder with all files of a data set, downloading what the user's cache lacks.
 
     Args:
@@ -117,8 +115,6 @@ def how_to_get(entry: DataSet, folder: Path | None = None) -> str:
     """
     if entry.built_in:
         return f"{entry.name}: {entry.by_hand}"
-    fetch = (
-        f"run `stimulus-moo data fetch {entry.name}`, or " if all(file.urls for file in entry.files) else ""
-    )
+    fetch = f"run `stimulus-moo data fetch {entry.name}`, or " if all(file.urls for file in entry.files) else ""
     where = folder or Path(f"<{DATA_VARIABLE}>", entry.folder)
     return f"to get it, {fetch}{entry.by_hand}, and put it in {where}"

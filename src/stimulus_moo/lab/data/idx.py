@@ -58,9 +58,7 @@ def read_idx(path: str | PathLike[str]) -> NDArray[Any]:
                     return _read(path, stream, packed_size * _MOST_DEFLATE_RATIO)
             return _read(path, raw, packed_size)
     except (EOFError, OSError, zlib.error) as error:
-        raise DataError(
-            f"{path}: expected an intact IDX file, found it truncated or damaged ({error})"
-        ) from error
+        raise DataError(f"{path}: expected an intact IDX file, found it truncated or damaged ({error})") from error
 
 
 def _read(path: Path, stream: IO[bytes] | gzip.GzipFile, most_bytes: int) -> NDArray[Any]:
@@ -78,21 +76,14 @@ def _read(path: Path, stream: IO[bytes] | gzip.GzipFile, most_bytes: int) -> NDA
 
 def _header(path: Path, stream: IO[bytes] | gzip.GzipFile) -> tuple[np.dtype[Any], tuple[int, ...]]:
     magic = _read_up_to(stream, 4)
-    if (
-        len(magic) < 4
-        or magic[:2] != b"\0\0"
-        or magic[2] not in _DTYPES
-        or not 1 <= magic[3] <= _MOST_DIMENSIONS
-    ):
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _DTYPES or not 1 <= magic[3] <= _MOST_DIMENSIONS:
         raise DataError(
             f"{path}: expected IDX (two zero bytes, a type code, 1 to {_MOST_DIMENSIONS} dimensions), "
             f"found the first bytes {bytes(magic).hex(' ') or 'missing'}"
         )
     dimensions = _read_up_to(stream, 4 * magic[3])
     if len(dimensions) < 4 * magic[3]:
-        raise DataError(
-            f"{path}: expected {magic[3]} dimensions in the IDX header, found the file cut inside it"
-        )
+        raise DataError(f"{path}: expected {magic[3]} dimensions in the IDX header, found the file cut inside it")
     return np.dtype(_DTYPES[magic[2]]), tuple(int(size) for size in np.frombuffer(dimensions, ">u4"))
 
 

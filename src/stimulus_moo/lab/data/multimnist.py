@@ -77,9 +77,7 @@ def load_multimnist(
     arrays = load_or_build(path, _layout("train", n_train) | _layout("test", n_test), build)
     train, test = (_tensors(arrays, split) for split in _SPLITS)
     name = "multimnist" if folder is None else f"multimnist ({place.name})"
-    return TaskData(
-        name, train, test, ("left", "right"), False, f"IDX files in {place}, paired with seed {seed}"
-    )
+    return TaskData(name, train, test, ("left", "right"), False, f"IDX files in {place}, paired with seed {seed}")
 
 
 def _four_files(folder: Path) -> list[Path]:
@@ -101,14 +99,10 @@ def _check_registered(files: list[Path]) -> None:
             raise DataError(f"{found}; {how_to_get(entry)}; for other IDX files name their folder instead")
 
 
-def _compose(
-    images_file: Path, labels_file: Path, n: int, generator: np.random.Generator
-) -> dict[str, NDArray[Any]]:
+def _compose(images_file: Path, labels_file: Path, n: int, generator: np.random.Generator) -> dict[str, NDArray[Any]]:
     images, labels = read_idx(images_file), read_idx(labels_file)
     if images.dtype != np.uint8 or images.shape[1:] != (_DIGIT, _DIGIT):
-        raise DataError(
-            f"{images_file}: expected n x 28 x 28 unsigned bytes, found {images.shape} of {images.dtype}"
-        )
+        raise DataError(f"{images_file}: expected n x 28 x 28 unsigned bytes, found {images.shape} of {images.dtype}")
     if labels.dtype != np.uint8 or labels.shape != images.shape[:1]:
         raise DataError(
             f"{labels_file}: expected {len(images)} unsigned bytes, one label per image, "

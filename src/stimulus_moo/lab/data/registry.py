@@ -115,9 +115,7 @@ _LTR = (
     _lambdarank("rank.test", "3b1219ce117a0a36d2f76c02de7e7831c1d79af0d40f5195c03178bbe26c824b", 649_930),
     _lambdarank("rank.test.query", "36dca82ba3bf99201bac3987b00a8fbf6fe5f563e9fa6d0da90e783710a32df4", 146),
 )
-_RF1 = DataFile(
-    "rf1.arff", "994f9e334811e040d2002e46d3ce06504e5d441249bf65448f53d6ea24b33cf0", 3_019_482, _RF1_MIRRORS
-)
+_RF1 = DataFile("rf1.arff", "994f9e334811e040d2002e46d3ce06504e5d441249bf65448f53d6ea24b33cf0", 3_019_482, _RF1_MIRRORS)
 
 DATASETS: dict[str, DataSet] = {
     entry.name: entry

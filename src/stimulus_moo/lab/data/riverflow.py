@@ -56,9 +56,7 @@ def load_riverflow(
     path = _registered_file(data, download) if file is None else Path(file)
     table, names = read_numeric_arff(path)
     if table.shape[1] <= targets:
-        raise DataError(
-            f"{path}: expected more than {targets} columns (inputs, then targets), found {table.shape[1]}"
-        )
+        raise DataError(f"{path}: expected more than {targets} columns (inputs, then targets), found {table.shape[1]}")
     complete = table[~np.isnan(table).any(axis=1)]
     held_out = round(len(complete) * test_share)
     if held_out < 1 or len(complete) - held_out < 2:

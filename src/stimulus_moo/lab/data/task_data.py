@@ -45,9 +45,7 @@ class TaskData:
         for split, tensors in (("train", self.train), ("test", self.test)):
             if len({len(tensor) for tensor in tensors}) != 1:
                 lengths = [len(tensor) for tensor in tensors]
-                raise InvalidBatch(
-                    f"{split} of {self.name!r} needs tensors of one length, found lengths {lengths}"
-                )
+                raise InvalidBatch(f"{split} of {self.name!r} needs tensors of one length, found lengths {lengths}")
 
     @property
     def n_train(self) -> int:

@@ -1,0 +1,235 @@
+"""The loop, written once: a method by name, data handling, evaluation, stopping, checkpoints and a progress bar."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from stimulus_moo import checkpoint as checkpoints
+from stimulus_moo.errors import InvalidOption
+from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
+from stimulus_moo.multigradient import MultiGradient
+from stimulus_moo.objective import Losses
+from stimulus_moo.options import positive_integer, real
+from stimulus_moo.progress import ProgressBar
+from stimulus_moo.result import Result
+from stimulus_moo.run import Run
+from stimulus_moo.sources import Collate, Source, Stream, as_source
+from stimulus_moo.weightings.base import GramianToWeights
+
+logger = logging.getLogger("stimulus_moo")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback is told after every step.
+
+    Attributes:
+        step: the number of steps done.
+        record: the step's entry of the history: step, samples, gradients, losses, weights, sq_norm, anchored, and
+            stationarity where it was evaluated.
+        model, multigradient, optimizer: the live objects.
+    """
+
+    step: int
+    record: dict[str, Any]
+    model: torch.nn.Module
+    multigradient: MultiGradient
+    optimizer: Optimizer
+
+
+Callback = Callable[[Progress], bool | None]
+
+
+def fit(
+    model: torch.nn.Module,
+    losses: Losses,
+    dataset: Any,
+    *,
+    lr: float,
+    method: str = "stimulus-m",
+    momentum: float = 0.5,
+    batch_size: int | None = None,
+    period: int | None = None,
+    steps: int | None = None,
+    gradients: int | None = None,
+    tolerance: float | None = None,
+    evaluation: Iterable[Any] | None = None,
+    evaluate_every: int | None = None,
+    weighting: GramianToWeights | None = None,
+    optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
+    scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+    shared: Iterable[Tensor] | None = None,
+    micro_batch: int | None = None,
+    anchor_batch: int = 1024,
+    collate_fn: Collate | None = None,
+    mu: float | None = None,
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1000,
+    resume: bool = False,
+    **options: Unpack[MethodOptions],
+) -> Result:
+    """Train a model on several losses with any method of the table.
+
+    Args:
+        model: a ``torch.nn.Module``; it is trained in place, on the device it is on.
+        losses: ``losses(model, batch)`` returns the S mean losses of a batch.
+        dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
+            indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
+        lr: the step size.
+        method: a name of ``METHODS``.
+        momentum: of the heavy-ball methods.
+        batch_size, period: default ceil(sqrt(n)), as the theory asks. Every batch has exactly ``batch_size`` samples;
+            the data is reshuffled when fewer are left.
+        steps: how many steps at most; 1000 when no other limit is given.
+        gradients: stop once so many per-sample multi-gradients have been evaluated.
+        tolerance: stop once the Pareto stationarity on the evaluation data is at most this.
+        evaluation: batches to evaluate on; default the whole data set. Evaluations are not counted in the counters.
+        evaluate_every: evaluate after every so many steps, besides the end; with a tolerance the default is ``period``.
+        weighting: takes the place of the method's weighting.
+        optimizer: from parameters to an optimizer, in place of the method's step.
+        scheduler: from the optimizer to a learning-rate schedule, stepped after every step.
+        shared, micro_batch: as for ``MultiGradient``.
+        anchor_batch: samples per batch of an anchor pass and of an evaluation.
+        collate_fn: for map-style data sets and streams.
+        mu: strong convexity; ``Result.picked`` is then the random-clock iterate of the strongly convex theorems.
+        seed: of the batches, the adaptive draw, PAGE's coin and the random clock. The model's own randomness (its
+            start, dropout) is torch's global one.
+        callbacks: called with a ``Progress`` after every step; one that returns True ends the run.
+        progress: True shows a bar, False none, None where standard error is a terminal.
+        checkpoint: a folder to keep the state in.
+        checkpoint_every: write it after every so many steps, and at the end.
+        resume: continue from the checkpoint, or start where there is none yet. The result is that of a run without
+            interruption, bit for bit on the CPU.
+        options: what the method can be told beyond these: epsilon, sigma2, c_gamma, c_epsilon (STIMULUS+), alpha
+            (CR-MOGM), beta, gamma, rho (MoCo), probability (PAGE-MOO), weights (scalarisation).
+
+    Returns:
+        The history, counters, final losses and stationarity.
+
+    Raises:
+        InvalidOption: an argument cannot work; the model is untouched.
+        StateMismatch: the checkpoint belongs to another run; it and the model are untouched.
+
+    >>> import torch
+    >>> from stimulus_moo import fit
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.randn(256, 4)
+    >>> y = torch.stack([x.sum(1), x[:, 0] - x[:, 1]], dim=1) + 0.1 * torch.randn(256, 2)
+    >>> model = torch.nn.Linear(4, 1)
+    >>> def losses(model, batch):
+    ...     x, y = batch
+    ...     return (model(x) - y).square().mean(0)
+    >>> result = fit(model, losses, (x, y), method="stimulus-m", lr=0.05, steps=160)
+    >>> result.stationarity < 1e-6, result.steps, result.samples, result.gradients
+    (True, 160, 4960, 7360)
+    """
+    chosen = find_method(method)
+    check_options(options)
+    source = as_source(dataset, collate_fn)
+    batch_size, period = _sizes(source, batch_size, period)
+    settings = Settings(
+        source=source,
+        lr=real("lr", lr, low=0.0, open_low=True),
+        momentum=real("momentum", momentum, low=0.0, high=1.0),
+        batch_size=batch_size,
+        period=period,
+        anchor_batch=positive_integer("anchor_batch", anchor_batch),
+        seed=int(seed),
+        **options,
+    )
+    limits = _Limits.check(steps, gradients, tolerance, evaluate_every, period)
+    run = Run(model, losses, settings, chosen, weighting, optimizer, scheduler, shared, micro_batch, mu)
+    run.evaluation = evaluation
+    folder = None if checkpoint is None else Path(checkpoint)
+    every = positive_integer("checkpoint_every", checkpoint_every)
+    if folder is not None:
+        _open(run, folder, resume)
+    saved = run.step
+    with ProgressBar(chosen.title, limits.steps, progress) as bar:
+        stopped = limits.reached(run)
+        while stopped is None:
+            record = run.advance()
+            bar.show(run.step, record["losses"], record["gradients"])
+            if limits.evaluate_every and run.step % limits.evaluate_every == 0:
+                run.evaluate()
+            told = Progress(run.step, run.history.last(), model, run.multigradient, run.optimizer)
+            wishes = [callback(told) for callback in callbacks]
+            stopped = "callback" if any(wishes) else limits.reached(run)
+            if folder is not None and run.step % every == 0:
+                checkpoints.save(folder, run.state_dict())
+                saved = run.step
+    result = run.result(stopped)
+    if folder is not None and saved != run.step:
+        checkpoints.save(folder, run.state_dict())
+    return result
+
+
+@dataclass(frozen=True)
+class _Limits:
+    steps: int | None
+    gradients: int | None
+    tolerance: float | None
+    evaluate_every: int | None
+
+    @classmethod
+    def check(cls, steps: Any, gradients: Any, tolerance: Any, evaluate_every: Any, period: int) -> _Limits:
+        if steps is None and gradients is None and tolerance is None:
+            steps = 1000
+        if tolerance is not None:
+            tolerance = real("tolerance", tolerance, low=0.0)
+            evaluate_every = period if evaluate_every is None else evaluate_every
+        return cls(
+            None if steps is None else positive_integer("steps", steps),
+            None if gradients is None else positive_integer("gradients", gradients),
+            tolerance,
+            None if evaluate_every is None else positive_integer("evaluate_every", evaluate_every),
+        )
+
+    def reached(self, run: Run) -> str | None:
+        if self.tolerance is not None and run.stationarity() <= self.tolerance:
+            return "tolerance"
+        if self.steps is not None and run.step >= self.steps:
+            return "steps"
+        if self.gradients is not None and run.multigradient.gradients >= self.gradients:
+            return "gradients"
+        return None
+
+
+def _sizes(source: Source | Stream, batch_size: int | None, period: int | None) -> tuple[int, int]:
+    if isinstance(source, Stream):
+        if batch_size is None or period is None:
+            raise InvalidOption(
+                f"a stream has no length to derive batch_size and period from: give both, found {batch_size!r} and {period!r}"
+            )
+        return positive_integer("batch_size", batch_size), positive_integer("period", period)
+    root = math.isqrt(len(source) - 1) + 1  # ceil(sqrt(n))
+    batch_size = root if batch_size is None else positive_integer("batch_size", batch_size)
+    if batch_size > len(source):
+        raise InvalidOption(f"batch_size must be at most the number of samples, {len(source)}, found {batch_size}")
+    return batch_size, root if period is None else positive_integer("period", period)
+
+
+def _open(run: Run, folder: Path, resume: bool) -> None:
+    state = checkpoints.load(folder)
+    if state is None:
+        return
+    if not resume:
+        raise InvalidOption(
+            f"checkpoint folder {str(folder)!r} holds a checkpoint already; pass resume=True to continue it, or name "
+            "another folder"
+        )
+    run.load_state_dict(state)
+    logger.info("resumed %s at step %d", folder, run.step)

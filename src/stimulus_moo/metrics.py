@@ -1,0 +1,141 @@
+"""What progress is measured by: Pareto stationarity, losses over a data set, the estimator's error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.anchors import FullAnchor
+from stimulus_moo.errors import InvalidOption
+from stimulus_moo.estimators import Update
+from stimulus_moo.guard import Guard, full_precision
+from stimulus_moo.ledger import Ledger
+from stimulus_moo.multigradient import MultiGradient
+from stimulus_moo.objective import Losses, Objective
+from stimulus_moo.rows import Rows
+from stimulus_moo.weightings import MinNorm
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Losses and stationarity of a model on some data.
+
+    Attributes:
+        losses: the S mean losses.
+        weights: the min-norm weights of the S mean gradients.
+        stationarity: ||weights^T grad F(x)||^2.
+        samples: how many samples were evaluated.
+    """
+
+    losses: list[float]
+    weights: list[float]
+    stationarity: float
+    samples: int
+
+
+def measure(
+    model: torch.nn.Module,
+    losses: Losses,
+    batches: Iterable[Any],
+    *,
+    micro_batch: int | None = None,
+    batch_size: Callable[[Any], int] | None = None,
+) -> Measurement:
+    """Evaluate the losses and the Pareto stationarity over batches, without a trace on the model.
+
+    Parameters, gradients, buffers and the random state are as before; batches of unequal size count by their size.
+
+    Args:
+        model: as for ``MultiGradient``; it is evaluated in the mode (train or eval) it is in.
+        losses: as for ``MultiGradient``.
+        batches: an iterable of batches; for a single batch pass ``[batch]``.
+        micro_batch: evaluate at most so many samples at once.
+        batch_size: a function from a batch to its size, as for ``MultiGradient``.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = torch.nn.init.constant_(model.weight, 2.0)
+    >>> def losses(model, x):
+    ...     w = model(x).mean()
+    ...     return (w - 1) ** 2, (w + 1) ** 2
+    >>> found = measure(model, losses, [torch.ones(4, 1)])
+    >>> found.losses, found.weights, found.stationarity
+    ([1.0, 9.0], [1.0, 0.0], 4.0)
+    """
+    objective = Objective(model, losses, micro_batch=micro_batch, batch_size=batch_size)
+    rows, means, samples = _mean_rows(objective, batches)
+    with torch.no_grad(), full_precision(p.device for p in objective.parameters):
+        weights = MinNorm()(rows.gramian())
+        _, sq_norm = rows.combine(weights)
+    return Measurement(means.tolist(), weights.tolist(), float(sq_norm), samples)
+
+
+def pareto_stationarity(
+    model: torch.nn.Module,
+    losses: Losses,
+    batches: Iterable[Any],
+    *,
+    micro_batch: int | None = None,
+    batch_size: Callable[[Any], int] | None = None,
+) -> float:
+    """Return min over the simplex of ||lambda^T grad F(x)||^2 on the data given: the paper's measure of progress.
+
+    Takes and leaves the model as ``measure`` does.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = torch.nn.init.constant_(model.weight, 0.5)
+    >>> def losses(model, x):
+    ...     w = model(x).mean()
+    ...     return (w - 1) ** 2, (w + 1) ** 2
+    >>> round(pareto_stationarity(model, losses, [torch.ones(4, 1)]), 12)  # between the minima: Pareto-optimal
+    0.0
+    """
+    return measure(model, losses, batches, micro_batch=micro_batch, batch_size=batch_size).stationarity
+
+
+def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Tensor:
+    """Return ||u_t^s - grad f_s(x_t)||^2 for every objective s, the quantity Lemma 1 of the paper bounds.
+
+    Call it after ``backward`` and before ``optimizer.step()``, so that the parameters still stand at x_t.
+
+    Args:
+        multigradient: one whose estimator keeps its rows (``Recursive``, ``Page``, ``Tracking``, ``Storm``).
+        batches: the data over which grad f_s is taken.
+
+    >>> import torch
+    >>> from stimulus_moo import MultiGradient, Recursive
+    >>> model, data = torch.nn.Linear(2, 2), torch.randn(6, 2)
+    >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), Recursive([data], period=10))
+    >>> _ = mg.backward(data[:2])
+    >>> bool((estimator_error(mg, [data]) < 1e-12).all())  # an anchor over all data is exact
+    True
+    """
+    kept = multigradient._ledger.rows
+    if kept is None:
+        raise InvalidOption(
+            f"estimator_error needs an estimator that keeps its rows, after a first step; found "
+            f"{type(multigradient.estimator).__name__} at step {multigradient.t}"
+        )
+    rows, _, _ = _mean_rows(multigradient.objective, batches)
+    with torch.no_grad():
+        rows.merge(kept, -1.0)
+        return rows.sq_norms()
+
+
+def _mean_rows(objective: Objective, batches: Iterable[Any]) -> tuple[Rows, Tensor, int]:
+    """Return the mean gradients over the batches, the mean losses and the number of samples."""
+    ledger = Ledger(objective, [True] * len(objective.parameters))
+    guard = Guard(objective.model, objective.parameters)
+    try:
+        with torch.no_grad():
+            update = Update(keep=0.0, now=1.0, anchor=FullAnchor(batches))
+            account = ledger.apply(update, None, 0, guard)
+    finally:
+        guard.restore()
+    assert account.losses is not None
+    return ledger.pending, account.losses, account.samples

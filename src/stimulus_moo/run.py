@@ -1,0 +1,210 @@
+"""The moving parts of one training run of ``fit``: its step, its batches, and the state a checkpoint holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from stimulus_moo import checkpoint as checkpoints
+from stimulus_moo.anchors import FullPass
+from stimulus_moo.batches import rebuild
+from stimulus_moo.errors import StateMismatch
+from stimulus_moo.methods import Method, Settings
+from stimulus_moo.metrics import Measurement, measure
+from stimulus_moo.multigradient import MultiGradient
+from stimulus_moo.objective import Losses
+from stimulus_moo.random_clock import RandomClock
+from stimulus_moo.result import History, Result
+from stimulus_moo.sources import Stream
+from stimulus_moo.weightings.base import GramianToWeights
+
+
+class Run:
+    """A model on its way: one ``advance`` per step; its state is what a checkpoint holds."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        losses: Losses,
+        settings: Settings,
+        method: Method,
+        weighting: GramianToWeights | None,
+        optimizer: Callable[[Iterable[Tensor]], Optimizer] | None,
+        scheduler: Callable[[Optimizer], LRScheduler] | None,
+        shared: Iterable[Tensor] | None,
+        micro_batch: int | None,
+        mu: float | None,
+    ) -> None:
+        self.model, self.losses, self.settings, self.method = model, losses, settings, method
+        self.evaluation: Iterable[Any] | None = None
+        self.multigradient = MultiGradient(
+            model,
+            _on_device(model, losses),
+            method.estimator(settings),
+            method.weighting(settings) if weighting is None else weighting,
+            shared=shared,
+            micro_batch=micro_batch,
+        )
+        parameters = self.multigradient.objective.parameters
+        self.optimizer = method.step(parameters, settings) if optimizer is None else optimizer(parameters)
+        self.scheduler = None if scheduler is None else scheduler(self.optimizer)
+        self.clock = None if mu is None else RandomClock(parameters, mu=mu, lr=settings.lr, seed=settings.seed)
+        self.history = History()
+        self.batches = Batches(settings)
+        self.step = 0
+        self._measured: tuple[int, Measurement] | None = None
+
+    def advance(self) -> dict[str, Any]:
+        """Take one step and record it."""
+        batch = self.batches.at(self.step)
+        step = self.multigradient.backward(batch)
+        if self.clock is not None:
+            self.clock.update()
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.history.add(
+            step=self.step,
+            samples=self.multigradient.samples,
+            gradients=self.multigradient.gradients,
+            losses=step.losses.tolist(),
+            weights=step.weights.tolist(),
+            sq_norm=step.sq_norm.item(),
+            anchored=step.anchored,
+        )
+        self.step += 1
+        return self.history.last()
+
+    def evaluate(self) -> Measurement | None:
+        """Measure the model where it stands, once per step; None for a stream without evaluation data."""
+        if self._measured is None or self._measured[0] != self.step:
+            batches = self.evaluation
+            if batches is None:
+                if isinstance(self.settings.source, Stream):
+                    return None
+                batches = FullPass(self.settings.source, self.settings.anchor_batch)
+            found = measure(self.model, self.multigradient.objective.losses, batches)
+            self._measured = self.step, found
+            if len(self.history):
+                self.history.evaluated(found.stationarity, found.losses)
+        return self._measured[1]
+
+    def stationarity(self) -> float:
+        """Return the stationarity if it was evaluated at this step, else infinity."""
+        fresh = self._measured is not None and self._measured[0] == self.step
+        return self._measured[1].stationarity if fresh and self._measured is not None else math.inf
+
+    def result(self, stopped: str) -> Result:
+        """Evaluate at the end and gather everything."""
+        found = self.evaluate()
+        picked: dict[str, Tensor] = {}
+        if self.clock is not None and self.clock.picked:
+            picked = dict(zip(self.multigradient.objective.names, self.clock.picked, strict=True))
+        return Result(
+            model=self.model,
+            method=self.method.name,
+            history=self.history,
+            steps=self.step,
+            samples=self.multigradient.samples,
+            gradients=self.multigradient.gradients,
+            losses=[] if found is None else found.losses,
+            stationarity=math.nan if found is None else found.stationarity,
+            stopped=stopped,
+            picked=picked,
+            picked_at=self.clock.picked_at if picked and self.clock is not None else None,
+        )
+
+    def settings_dict(self) -> dict[str, Any]:
+        """Return the settings that decide the trajectory, those of them that are plain values."""
+        plain = {k: v for k, v in vars(self.settings).items() if isinstance(v, bool | int | float | str)}
+        size = None if isinstance(self.settings.source, Stream) else len(self.settings.source)
+        return {"method": self.method.name, "n": size, **plain}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides the rest of the run."""
+        return {
+            "settings": self.settings_dict(),
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "multigradient": self.multigradient.state_dict(),
+            "clock": None if self.clock is None else self.clock.state_dict(),
+            "stream": self.batches.consumed,
+            "history": self.history.state_dict(),
+            "random": checkpoints.random_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a checkpoint.
+
+        Raises:
+            StateMismatch: it belongs to a run with other settings, which the message names.
+        """
+        for name, value in self.settings_dict().items():
+            if state["settings"].get(name) != value:
+                raise StateMismatch(
+                    f"the checkpoint was made with {name}={state['settings'].get(name)!r}, this run has {value!r}; "
+                    "resume with the same settings, or use another folder"
+                )
+        if (state["clock"] is None) != (self.clock is None) or (state["scheduler"] is None) != (self.scheduler is None):
+            raise StateMismatch("the checkpoint was made with another choice of mu or scheduler; resume with the same")
+        self.multigradient.check_state(state["multigradient"])
+        self.history.load_state_dict(state["history"])
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.multigradient.load_state_dict(state["multigradient"])
+        if self.clock is not None:
+            self.clock.load_state_dict(state["clock"])
+        self.batches.consumed = state["stream"]
+        self.step = state["step"]
+        checkpoints.set_random_state(state["random"])
+
+
+class Batches:
+    """The batch of step k as a function of the seed and k alone, so that a resumed run sees the same batches."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.source, self.size, self.seed = settings.source, settings.batch_size, settings.seed
+        self._epoch = -1
+        self._order = torch.empty(0, dtype=torch.long)
+
+    def at(self, step: int) -> Any:
+        """Return the batch of a step."""
+        if isinstance(self.source, Stream):
+            return self.source.take(self.size)
+        epoch, slot = divmod(step, len(self.source) // self.size)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            self._order = torch.randperm(len(self.source), generator=generator)
+            self._epoch = epoch
+        return self.source.take(self._order[slot * self.size : (slot + 1) * self.size])
+
+    @property
+    def consumed(self) -> int:
+        """How far a stream has been read."""
+        return self.source.consumed if isinstance(self.source, Stream) else 0
+
+    @consumed.setter
+    def consumed(self, count: int) -> None:
+        if isinstance(self.source, Stream):
+            self.source.consumed = count
+
+
+def _on_device(model: torch.nn.Module, losses: Losses) -> Losses:
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    if device.type == "cpu" or not callable(losses):
+        return losses
+
+    def moved(model: Any, batch: Any) -> Any:
+        return losses(model, rebuild(batch, lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf))
+
+    return moved
