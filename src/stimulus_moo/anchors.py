@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from stimulus_moo.errors import InvalidOption
-from stimulus_moo.options import positive_integer, real
+from stimulus_moo.options import positive_integer, real, seed_number
 from stimulus_moo.sources import Collate, Source, Stream, as_source
 from stimulus_moo.state import Stateful
 
@@ -74,8 +75,9 @@ class AdaptiveBatch(Anchor):
         dataset: tensors in memory, a map-style data set, or an endless iterable of samples.
         epsilon: the accuracy ||d||^2 aimed at, > 0.
         sigma2: bound on the variance of one sample's gradient, or ``"auto"``: the variance between the pieces of the
-            last anchor, the largest over the objectives; the first anchor starts with a pilot of ``micro_batch`` samples,
-            which is part of the draw.
+            last anchor, the largest over the objectives. The first anchor starts with a pilot of ``micro_batch``
+            samples (at least 4), which is part of the draw; every anchor has at least two samples, so that an estimate
+            of zero is not the last one.
         c_gamma, c_epsilon: the paper's constants; theory asks c_gamma >= 8 and c_epsilon >= lr.
         momentum: alpha of the heavy-ball step, for the momentum variant's gamma.
         micro_batch: samples per batch handed on.
@@ -90,6 +92,7 @@ class AdaptiveBatch(Anchor):
     """
 
     state_names = ("generator", "window", "terms", "variance", "source_state")
+    optional_names = MappingProxyType({"variance": float})
 
     def __init__(
         self,
@@ -106,7 +109,7 @@ class AdaptiveBatch(Anchor):
     ) -> None:
         self.source = as_source(dataset, collate_fn)
         self.epsilon = real("epsilon", epsilon, low=0.0, open_low=True)
-        self.estimates_variance = sigma2 == "auto"
+        self.estimates_variance = isinstance(sigma2, str)
         if isinstance(sigma2, str) and sigma2 != "auto":
             raise InvalidOption(f"sigma2 must be a number >= 0 or 'auto', found {sigma2!r}")
         #: sigma^2, given or estimated; None while nothing is known
@@ -117,7 +120,7 @@ class AdaptiveBatch(Anchor):
         if self.momentum >= 1.0:
             raise InvalidOption(f"momentum must lie in [0, 1), found {momentum!r}")
         self.micro_batch = positive_integer("micro_batch", micro_batch)
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed_number(seed))
         self.window = 0.0  # sum over i of ||alpha^(t-i) d_i||^2 since the last anchor
         self.terms = 0  # q, the number of terms in the window
         self._spread = _Spread()
@@ -138,14 +141,15 @@ class AdaptiveBatch(Anchor):
         return self.window / self.terms if self.terms else None
 
     def size(self) -> int:
-        """Return |N| for an anchor taken now (the pilot's size while sigma^2 is unknown)."""
+        """Return ``|N|`` for an anchor taken now (the pilot's size while sigma^2 is unknown)."""
         n = math.inf if isinstance(self.source, Stream) else len(self.source)
         if self.variance is None:
-            return int(min(n, self.micro_batch))
+            return int(min(n, max(self.micro_batch, _PIECES)))
         bounds = [self.c_epsilon * self.variance / self.epsilon, n]
         if self.gamma:
             bounds.append(self.c_gamma * self.variance / self.gamma)
-        return max(1, math.ceil(min(bounds)))
+        least = min(n, 2) if self.estimates_variance else 1
+        return math.ceil(max(least, min(bounds)))
 
     def batches(self) -> Iterator[Any]:
         """Draw |N| samples and yield them piece by piece; a pilot decides |N| when sigma^2 is not known yet."""
@@ -213,12 +217,12 @@ def as_anchor(anchor: Any) -> Anchor:
     """
     if isinstance(anchor, Anchor):
         return anchor
-    if not isinstance(anchor, Iterable) or isinstance(anchor, Tensor):
+    if not isinstance(anchor, Iterable) or isinstance(anchor, Tensor | Mapping | str):
         raise InvalidOption(
             "anchor must be an iterable of batches (a DataLoader over the whole data set) or an AdaptiveBatch, "
             f"found {type(anchor).__name__}"
         )
-    if iter(anchor) is anchor:
+    if isinstance(anchor, Iterator):
         raise InvalidOption(
             f"anchor must be something that can be iterated again, found {type(anchor).__name__}, which is spent after "
             "one pass; pass a DataLoader or a list of batches"

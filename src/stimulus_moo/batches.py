@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from stimulus_moo.errors import InvalidBatch
@@ -32,16 +33,17 @@ def rebuild(batch: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
-        changed = {key: rebuild(value, change) for key, value in batch.items()}
-        return changed if type(batch) is dict else type(batch)(changed)  # type: ignore[call-arg]
+        return _rebuild_mapping(batch, {key: rebuild(value, change) for key, value in batch.items()})
     if isinstance(batch, tuple | list):
         if not any(True for _ in tensors(batch)):  # a list of file names, say: one leaf
             return change(batch)
         values = [rebuild(value, change) for value in batch]
         return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     if _is_dataclass(batch):
-        names = [field.name for field in dataclasses.fields(batch)]
-        return dataclasses.replace(batch, **{n: rebuild(getattr(batch, n), change) for n in names})
+        changed = copy.copy(batch)  # not dataclasses.replace, which refuses fields with init=False
+        for field in dataclasses.fields(batch):
+            object.__setattr__(changed, field.name, rebuild(getattr(batch, field.name), change))
+        return changed
     return change(batch)
 
 
@@ -49,7 +51,7 @@ def leading_size(batch: Any) -> int:
     """Return the leading dimension of the batch's first tensor.
 
     Raises:
-        InvalidBatch: there is no tensor in the batch, or its first one has no dimension or no entries.
+        InvalidBatch: there is no tensor in the batch, or its first one has no dimension.
 
     >>> import torch
     >>> leading_size({"image": torch.zeros(5, 3), "label": torch.zeros(5)})
@@ -72,7 +74,8 @@ def leading_size(batch: Any) -> int:
 def split(batch: Any, pieces: int) -> Iterator[Any]:
     """Cut a batch along its leading dimension into pieces of at most ``pieces`` samples.
 
-    0-d tensors and plain values go into every piece; per-sample lists (file names) are cut too.
+    0-d tensors and plain values go into every piece; numpy arrays and lists (file names) of as many entries as there
+    are samples are cut too.
 
     Raises:
         InvalidBatch: a tensor inside has another leading dimension, so that no cut is possible.
@@ -92,15 +95,30 @@ def split(batch: Any, pieces: int) -> Iterator[Any]:
                 f"{list(tensor.shape)}; give every tensor the same leading dimension, or leave micro_batch=None"
             )
     for start in range(0, size, pieces):
-        yield rebuild(batch, partial(_cut, start=start, stop=min(start + pieces, size), size=size))
+        yield pick(batch, slice(start, start + pieces), size)
 
 
-def _cut(leaf: Any, start: int, stop: int, size: int) -> Any:
-    if isinstance(leaf, Tensor):
-        return leaf[start:stop] if leaf.dim() else leaf
-    if isinstance(leaf, tuple | list) and len(leaf) == size:
-        return leaf[start:stop]
-    return leaf
+def pick(batch: Any, index: slice | Tensor, size: int) -> Any:
+    """Return the samples at ``index`` (a slice, or a tensor of indices) of a batch of ``size`` samples."""
+
+    def chosen(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf[index] if leaf.dim() else leaf
+        if isinstance(leaf, np.ndarray) and leaf.ndim and len(leaf) == size:
+            return leaf[index if isinstance(index, slice) else index.numpy()]
+        if isinstance(leaf, tuple | list) and len(leaf) == size:
+            return leaf[index] if isinstance(index, slice) else [leaf[i] for i in index.tolist()]
+        return leaf
+
+    return rebuild(batch, chosen)
+
+
+def _rebuild_mapping(batch: Mapping[Any, Any], changed: dict[Any, Any]) -> Mapping[Any, Any]:
+    if not isinstance(batch, MutableMapping):
+        return type(batch)(changed)  # type: ignore[call-arg]
+    rebuilt = copy.copy(batch)  # keeps what else a subclass holds, such as the factory of a defaultdict
+    rebuilt.update(changed)
+    return rebuilt
 
 
 def _is_dataclass(value: Any) -> bool:

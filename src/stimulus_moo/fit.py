@@ -212,7 +212,8 @@ def _sizes(source: Source | Stream, batch_size: int | None, period: int | None) 
     if isinstance(source, Stream):
         if batch_size is None or period is None:
             raise InvalidOption(
-                f"a stream has no length to derive batch_size and period from: give both, found {batch_size!r} and {period!r}"
+                "a stream has no length to derive batch_size and period from: give both, "
+                f"found batch_size={batch_size!r} and period={period!r}"
             )
         return positive_integer("batch_size", batch_size), positive_integer("period", period)
     root = math.isqrt(len(source) - 1) + 1  # ceil(sqrt(n))

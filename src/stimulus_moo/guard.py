@@ -22,9 +22,8 @@ class Guard:
         devices = {parameter.device for parameter in parameters if parameter.device.type not in ("cpu", "meta")}
         self._accelerators = [(device, _device_module(device).get_rng_state(device)) for device in devices]
         self._buffers = [
-            (module, name, buffer, None if buffer is None else buffer.detach().clone())
+            (module, {name: (buffer, _copy(buffer)) for name, buffer in module._buffers.items()})
             for module in model.modules()
-            for name, buffer in module._buffers.items()
         ]
 
     def restore(self) -> None:
@@ -33,10 +32,12 @@ class Guard:
         for device, state in self._accelerators:
             _device_module(device).set_rng_state(state, device)
         with torch.no_grad():
-            for module, name, buffer, values in self._buffers:
-                module._buffers[name] = buffer  # a module may have put another tensor in its place
-                if buffer is not None and values is not None:
-                    buffer.copy_(values)
+            for module, buffers in self._buffers:
+                module._buffers.clear()  # a module may have added buffers, or put other tensors in their place
+                for name, (buffer, values) in buffers.items():
+                    module._buffers[name] = buffer
+                    if buffer is not None and values is not None:
+                        buffer.copy_(values)
 
 
 @contextmanager
@@ -47,6 +48,7 @@ def swapped(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[
         yield
     finally:
         _exchange(parameters, others)
+        torch.clear_autocast_cache()  # it may hold low-precision copies of the other values
 
 
 @contextmanager
@@ -57,6 +59,12 @@ def full_precision(devices: Iterable[torch.device]) -> Iterator[None]:
             if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+def _copy(buffer: Tensor | None) -> Tensor | None:
+    if buffer is None or any(step == 0 and size > 1 for step, size in zip(buffer.stride(), buffer.shape, strict=True)):
+        return None  # an expanded tensor cannot be written in place, by anyone
+    return buffer.detach().clone()
 
 
 def _exchange(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> None:

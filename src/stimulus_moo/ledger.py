@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stimulus_moo.errors import InvalidBatch, NonFiniteError
+from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption, NonFiniteError
 from stimulus_moo.estimators import Update
 from stimulus_moo.guard import Guard, swapped
 from stimulus_moo.objective import Objective
@@ -45,25 +45,35 @@ class Ledger:
         self.decisive = decisive
         self.rows: Rows | None = None  # U_{t-1}, where an estimator needs it again
         self.previous: list[Tensor] | None = None  # x_{t-1}
+        self.layout = [0] * len(objective.parameters)  # every reach seen so far: how the rows are cut into blocks
         self._spare: Rows | None = None  # memory for the next update
         self._pending: Rows | None = None  # U_t before commit
         self._journal: list[tuple[Any, bool, float, Guard, int]] = []  # what was added in place
-        self._kept = 1.0  # what the rows were scaled by in place
+        self._kept = 1.0  # what the rows are multiplied by
+        self._reach: list[int] = []  # what the rows reached before they were updated in place
+        self._torn = False  # is a change in place under way?
 
     def apply(self, update: Update, batch: Any, step: int, guard: Guard) -> Account:
         """Build U_t from U_{t-1}; nothing is final before ``commit``."""
+        if (update.keep and self.rows is None) or (update.before and self.previous is None):
+            raise InvalidOption(
+                f"the estimator's update at step {step} needs rows or a point that were never stored, found "
+                f"keep={update.keep!r}, before={update.before!r}; start from keep=0 and before=0, and let the "
+                "estimator set remembers and two_point"
+            )
         account = Account()
+        self._kept = update.keep
         if update.anchor is not None:
             self._apply_anchor(update, step, account)
         else:
             self._apply_batch(update, batch, step, guard, account)
         assert self._pending is not None
-        bad = self._pending.first_non_finite() if self._staged(self._pending) else None
-        if bad is not None:
-            raise _non_finite(bad, step)
         if update.keep and self._pending is not self.rows:
             assert self.rows is not None
             self._pending.merge(self.rows, update.keep)
+        bad = self._pending.first_non_finite() if self._staged(self._pending) else None
+        if bad is not None:
+            raise _non_finite(bad, step)
         return account
 
     @property
@@ -74,6 +84,7 @@ class Ledger:
 
     def commit(self, *, remember_rows: bool, remember_point: bool) -> None:
         """Make the update final: U_t takes the place of U_{t-1}, x_t that of x_{t-1}."""
+        self.layout = self.pending.layout
         if remember_rows:
             self._spare = self.rows if self.rows is not self._pending else None
             self.rows = self._pending
@@ -92,15 +103,21 @@ class Ledger:
         """Take back what ``apply`` did; rows updated in place are restored by evaluating the update again."""
         pending, self._pending = self._pending, None
         journal, self._journal = self._journal, []
+        torn, self._torn = self._torn, False
         if pending is None or pending is not self.rows:
             return  # staged, or rebuilt from nothing: what there was is untouched, or not needed by any later step
         try:
+            if torn:
+                raise RuntimeError("a row was being written")
             for piece, at_previous, weight, guard, rows in reversed(journal):
                 guard.restore()
                 with self._point(at_previous):
                     for row in self._limited(piece, rows):
                         pending.add(*row, -weight)
             pending.scale(1.0 / self._kept)
+            pending.reach = self._reach
+            if pending.first_non_finite() is not None:
+                raise OverflowError("the rows had overflown")
         except BaseException:
             self.clear()  # the estimator starts again rather than go on from a broken state
             raise
@@ -112,7 +129,9 @@ class Ledger:
 
     def new_rows(self, objectives: int) -> Rows:
         """Return empty rows for the model."""
-        return Rows(self.objective.parameters, objectives, self.decisive)
+        rows = Rows(self.objective.parameters, objectives, self.decisive)
+        rows.make_room(self.layout)
+        return rows
 
     def _apply_anchor(self, update: Update, step: int, account: Account) -> None:
         anchor = update.anchor
@@ -158,20 +177,24 @@ class Ledger:
     ) -> Tensor:
         """Add ``weight`` times the rows of one piece; return ||g^s||^2 for every s if ``square``."""
         in_place = self._pending is not None and self._pending is self.rows
-        entry = (piece, at_previous, weight, Guard(self.objective.model, self.objective.parameters)) if in_place else None
+        guard = Guard(self.objective.model, self.objective.parameters) if in_place else None
         evaluated = self.objective.evaluate(piece, step)
         if self._pending is None:
             self._pending = self._blank(len(evaluated.losses))
         target = self._pending
+        if len(evaluated.losses) != target.objectives:
+            raise InvalidLosses(f"losses returned {target.objectives} losses before and {len(evaluated.losses)} now")
         target.cover(evaluated.reach)
         squares = torch.zeros(len(evaluated.losses), dtype=torch.float64)
         staged = self._staged(target)
         for objective, members, gradients in evaluated.rows:
             if not staged and not _finite(gradients):
                 raise _non_finite(objective, step)
+            self._torn = True
             target.add(objective, members, gradients, weight)
-            if entry is not None:
-                self._note(entry, objective + 1)
+            if guard is not None:
+                self._note((piece, at_previous, weight, guard), objective + 1)
+            self._torn = False
             if square:
                 squares[objective] = _sq_norm(gradients)
         if account is not None:
@@ -180,20 +203,22 @@ class Ledger:
 
     def _blank(self, objectives: int) -> Rows:
         blank = self._spare
-        if blank is None and self.rows is not None and not self._staged(self.rows):
+        if blank is None and self.rows is not None and not self._kept and not self._staged(self.rows):
             blank, self.rows = self.rows, None  # large: the old rows are not needed by an update that forgets them
         self._spare = None
         if blank is None:
             return self.new_rows(objectives)
         blank.clear()
+        blank.make_room(self.layout)
         return blank
 
     def _begin_in_place(self, update: Update) -> None:
-        self._kept = update.keep
         if update.keep and self.rows is not None and not self._staged(self.rows):
-            self._pending = self.rows
+            self._torn = True
+            self._pending, self._reach = self.rows, self.rows.reach
             if update.keep != 1.0:
                 self.rows.scale(update.keep)
+            self._torn = False
 
     def _note(self, entry: tuple[Any, bool, float, Guard], rows: int) -> None:
         if self._journal and self._journal[-1][3] is entry[3]:

@@ -1,4 +1,4 @@
-"""The loop's door: one call takes a batch through objective -> estimator -> weighting and leaves d_t in every p.grad."""
+"""The loop's door: one call takes a batch through objective -> estimator -> weighting and leaves d_t in p.grad."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ class Step:
 class MultiGradient(Stateful):
     """Multi-objective gradients for an existing training loop.
 
-    ``backward(batch)`` takes the place of ``loss.backward()``: it overwrites every ``p.grad`` with that parameter's part
-    of d_t = sum_s lambda_t^s u_t^s, so ``zero_grad`` is not needed, and any ``torch.optim`` optimizer, schedule or
+    ``backward(batch)`` takes the place of ``loss.backward()``: it overwrites every ``p.grad`` with that parameter's
+    part of d_t = sum_s lambda_t^s u_t^s, so ``zero_grad`` is not needed, and any ``torch.optim`` optimizer, schedule or
     clipping works on it. Parameters that no loss reaches, or that are frozen, have ``p.grad`` None.
 
-    Whatever is raised inside ``backward``, by the library, the losses, the data or the weighting, leaves the parameters,
-    their gradients, buffers, the random state, the estimator and the counters as they were before the call.
+    Whatever is raised inside ``backward``, by the library, the losses, the data or the weighting, leaves the
+    parameters, their gradients, buffers, the random state, the estimator and the counters as they were before the call.
 
     Args:
         model: a ``torch.nn.Module``.
-        losses: ``losses(model, batch)`` returns the S mean losses of a batch, as a tuple of 0-d tensors or a 1-D tensor.
+        losses: ``losses(model, batch)`` returns the S mean losses of a batch, as a tuple of 0-d tensors or as a 1-D
+            tensor.
         estimator: how gradients are estimated, e.g. ``Recursive(anchor, period)``.
         weighting: from the S x S Gramian of the rows to S weights; default ``MinNorm()``; any callable will do, a
             TorchJD weighting for instance.
@@ -111,9 +112,8 @@ class MultiGradient(Stateful):
             )
         self.estimator = estimator
         self.weighting = as_weighting(MinNorm() if weighting is None else weighting)
-        self.objective = Objective(model, losses, micro_batch=micro_batch, batch_size=batch_size)
-        self._shared = None if shared is None else list(shared)
-        self._ledger = Ledger(self.objective, self._decisive())
+        self.objective = Objective(model, losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size)
+        self._ledger = Ledger(self.objective, self.objective.decisive)
         requested = choice("engine", engine, ENGINES)
         self.engine = "rowwise" if requested == "auto" else requested
         logger.debug("engine %s (asked for %s)", self.engine, requested)
@@ -142,29 +142,30 @@ class MultiGradient(Stateful):
         try:
             with torch.no_grad():
                 update = self.estimator.update(self.t)
-                account = self._ledger.apply(update, batch, self.t, guard)
+                anchored = update.anchor is not None
+                # An estimator may have drawn from the global random state: both points start from where it is now.
+                replay = Guard(self.objective.model, self.objective.parameters) if update.before else guard
+                account = self._ledger.apply(update, batch, self.t, replay)
                 losses = account.losses
                 assert losses is not None
                 with full_precision(parameter.device for parameter in self.objective.parameters):
                     weights = checked(self.weighting(self._ledger.pending.gramian()), len(losses))
                     direction, sq_norm = self._ledger.pending.combine(weights)
+                self.estimator.record(float(sq_norm), anchored=anchored)
         except BaseException as error:
             self._take_back(guard, *memory, error)
             raise
-        anchored = update.anchor is not None
         self._ledger.commit(remember_rows=self.estimator.remembers, remember_point=self.estimator.two_point)
         self._write(direction)
-        self.estimator.record(float(sq_norm), anchored=anchored)
         self.objective.count = len(losses)
         self.t += 1
         self.samples += account.samples
         self.gradients += account.gradients
-        return Step(losses, weights.to(losses), sq_norm.to(losses), anchored)
+        return Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
 
     def reset(self) -> None:
         """Start the estimator again from the model as it is now; counters and the weighting go on."""
-        self.objective.adopt()
-        self._ledger = Ledger(self.objective, self._decisive())
+        self._adopt()
         self.t = 0
 
     def rows(self) -> list[dict[str, Tensor]]:
@@ -183,6 +184,7 @@ class MultiGradient(Stateful):
             "engine": self.engine,
             "rows": self.rows(),
             "previous": snapshot.save_point(self._ledger),
+            "layout": snapshot.save_layout(self._ledger),
             "estimator": self.estimator.state_dict(),
             "weighting": self.weighting.state_dict(),
         }
@@ -191,7 +193,8 @@ class MultiGradient(Stateful):
         """Raise StateMismatch if ``state`` does not fit this object, naming the entry and the parameter."""
         expected = set(self.state_dict())
         if not isinstance(state, dict) or set(state) != expected or state["kind"] != "MultiGradient":
-            raise StateMismatch(f"the state of {path} must be a dict with {sorted(expected)}")
+            found = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
+            raise StateMismatch(f"the state of {path} must be a dict with {sorted(expected)}, found {found}")
         if state["version"] != 1:
             raise StateMismatch(f"{path}.version is {state['version']!r}; this version of the library reads 1")
         if state["engine"] not in ENGINES:
@@ -199,12 +202,12 @@ class MultiGradient(Stateful):
         for name in ("step", "samples", "gradients"):
             if not isinstance(state[name], int) or state[name] < 0:
                 raise StateMismatch(f"{path}.{name} must be a count, found {state[name]!r}")
-        count = self.objective.count
-        if count is not None and state["objectives"] not in (None, count):
-            raise StateMismatch(f"{path}.objectives is {state['objectives']}, this model has {count}")
-        if state["rows"] and len(state["rows"]) != state["objectives"]:
-            raise StateMismatch(f"{path}.rows has {len(state['rows'])} rows for {state['objectives']} objectives")
-        snapshot.check(self._ledger, state["rows"], state["previous"], path)
+        count, objectives = self.objective.count, state["objectives"]
+        if objectives is not None and (not isinstance(objectives, int) or objectives < 1):
+            raise StateMismatch(f"{path}.objectives must be a positive integer or None, found {objectives!r}")
+        if count is not None and objectives not in (None, count):
+            raise StateMismatch(f"{path}.objectives is {objectives}, this model has {count}")
+        snapshot.check(self._ledger, objectives, state["rows"], state["previous"], state["layout"], path)
         self.estimator.check_state(state["estimator"], f"{path}.estimator")
         self.weighting.check_state(state["weighting"], f"{path}.weighting")
 
@@ -214,8 +217,10 @@ class MultiGradient(Stateful):
         Raises:
             StateMismatch: it belongs to another model, estimator or weighting; nothing has changed then.
         """
+        if not self.objective.unchanged():
+            self._adopt()
         self.check_state(state)
-        snapshot.load(self._ledger, state["rows"], state["previous"])
+        snapshot.load(self._ledger, state["rows"], state["previous"], state["layout"])
         self.t, self.samples, self.gradients = state["step"], state["samples"], state["gradients"]
         self.objective.count, self.engine = state["objectives"], state["engine"]
         self.estimator.load_state_dict(state["estimator"])
@@ -228,36 +233,26 @@ class MultiGradient(Stateful):
                     "the model's trainable parameters are not those of the last step (added, removed, frozen, cast or "
                     "moved); call reset() to start the estimator again from the model as it is now"
                 )
-            self.objective.adopt()
-            self._ledger = Ledger(self.objective, self._decisive())
+            self._adopt()
         if self.estimator.finite_sum and not self._warned:
             layers = self.objective.batch_norms()
             if layers:
                 self._warned = True
                 warnings.warn(
-                    f"BatchNorm in training mode ties the samples of a batch together ({', '.join(layers)}), so the loss "
-                    "is not a finite sum and the estimate is biased; use GroupNorm or LayerNorm, or .eval() these layers",
+                    f"BatchNorm in training mode ties the samples of a batch together ({', '.join(layers)}), so the "
+                    "loss is not a finite sum and the estimate is biased; use GroupNorm or LayerNorm, or .eval() these "
+                    "layers",
                     StimulusWarning,
                     stacklevel=3,
                 )
 
-    def _decisive(self) -> list[bool]:
-        if self._shared is None:
-            return [True] * len(self.objective.parameters)
-        own = {id(parameter) for parameter in self.objective.model.parameters()}
-        for i, parameter in enumerate(self._shared):
-            if id(parameter) not in own:
-                raise InvalidOption(
-                    f"shared must hold parameters of the model, found {type(parameter).__name__} at position {i} that "
-                    "is not one; pass for instance model.trunk.parameters()"
-                )
-        chosen = {id(parameter) for parameter in self._shared}
-        decisive = [id(parameter) in chosen for parameter in self.objective.parameters]
-        if not any(decisive):
-            raise InvalidOption("shared must hold at least one trainable parameter of the model, found none")
-        return decisive
+    def _adopt(self) -> None:
+        self.objective.adopt()
+        self._ledger = Ledger(self.objective, self.objective.decisive)
 
-    def _take_back(self, guard: Guard, estimator: dict[str, Any], weighting: dict[str, Any], error: BaseException) -> None:
+    def _take_back(
+        self, guard: Guard, estimator: dict[str, Any], weighting: dict[str, Any], error: BaseException
+    ) -> None:
         try:
             self._ledger.roll_back()
         except BaseException as second:

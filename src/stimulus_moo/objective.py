@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import numbers
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from stimulus_moo.batches import leading_size, split
 from stimulus_moo.engines import Row, reached, rowwise
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption, NonFiniteError
-from stimulus_moo.guard import full_precision
 from stimulus_moo.options import positive_integer
 
 Losses = Callable[[Any, Any], Sequence[Tensor] | Tensor]
@@ -36,6 +36,7 @@ class Objective:
         model: torch.nn.Module,
         losses: Losses,
         *,
+        shared: Iterable[Tensor] | None = None,
         micro_batch: int | None = None,
         batch_size: Callable[[Any], int] | None = None,
     ) -> None:
@@ -49,6 +50,12 @@ class Objective:
         self.losses = losses
         self.micro_batch = None if micro_batch is None else positive_integer("micro_batch", micro_batch)
         self.batch_size = batch_size
+        if shared is not None and not isinstance(shared, Iterable):
+            raise InvalidOption(
+                f"shared must be an iterable of parameters, for instance model.trunk.parameters(), found "
+                f"{type(shared).__name__}"
+            )
+        self.shared = None if shared is None else list(shared)
         self.count: int | None = None  # S, known after the first evaluation
         self.adopt()
 
@@ -56,7 +63,7 @@ class Objective:
         """Take the model's trainable parameters as they are now.
 
         Raises:
-            InvalidOption: nothing can be trained, or a parameter is complex.
+            InvalidOption: nothing can be trained, a parameter is complex, or ``shared`` does not fit.
         """
         trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if not trainable:
@@ -64,6 +71,7 @@ class Objective:
         for name, parameter in trainable.items():
             if not parameter.dtype.is_floating_point:
                 raise InvalidOption(f"parameters must be real floating point, found {name} of {parameter.dtype}")
+        self.decisive = self._decisive(list(trainable.values()))  # whose gradients decide the weights
         self.names = list(trainable)
         self.parameters = list(trainable.values())
         self._signature = [_signature(parameter) for parameter in self.parameters]
@@ -88,9 +96,9 @@ class Objective:
     def size(self, batch: Any) -> int:
         """Return the number of samples in a batch."""
         size = leading_size(batch) if self.batch_size is None else self.batch_size(batch)
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < 1:
             raise InvalidBatch(f"a batch must hold at least one sample, found size {size!r}")
-        return size
+        return int(size)
 
     def evaluate(self, piece: Any, step: int) -> Evaluated:
         """Run the losses on a piece where the parameters stand now.
@@ -122,7 +130,7 @@ class Objective:
         for s, reach in enumerate(members):
             for i in reach:
                 masks[i] |= 1 << s
-        return Evaluated(values, masks, self._rows(losses, members))
+        return Evaluated(values, masks, rowwise(losses, self.parameters, members))
 
     def batch_norms(self) -> list[str]:
         """Return the names of the BatchNorm layers that use batch statistics now."""
@@ -132,9 +140,21 @@ class Objective:
             if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
         ]
 
-    def _rows(self, losses: list[Tensor], members: list[list[int]]) -> Iterator[Row]:
-        with full_precision(parameter.device for parameter in self.parameters):
-            yield from rowwise(losses, self.parameters, members)
+    def _decisive(self, trainable: list[Tensor]) -> list[bool]:
+        if self.shared is None:
+            return [True] * len(trainable)
+        own = {id(parameter) for parameter in self.model.parameters()}
+        for i, parameter in enumerate(self.shared):
+            if id(parameter) not in own:
+                raise InvalidOption(
+                    f"shared must hold parameters of the model, found {type(parameter).__name__} at position {i} that "
+                    "is not one; pass for instance model.trunk.parameters()"
+                )
+        chosen = {id(parameter) for parameter in self.shared}
+        decisive = [id(parameter) in chosen for parameter in trainable]
+        if not any(decisive):
+            raise InvalidOption("shared must hold at least one trainable parameter of the model, found none")
+        return decisive
 
     def _scalars(self, returned: Any) -> list[Tensor]:
         if isinstance(returned, Tensor):

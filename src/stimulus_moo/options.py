@@ -23,9 +23,9 @@ def positive_integer(name: str, value: Any) -> int:
 
 def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False) -> float:
     """Return ``value`` as a finite float within [low, high], or (low, high] with ``open_low``."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+    number = _as_float(value)
+    if not math.isfinite(number):
         raise InvalidOption(f"{name} must be a finite number, found {value!r}")
-    number = float(value)
     if number > high or number < low or (open_low and number == low):
         raise InvalidOption(f"{name} must lie in {'(' if open_low else '['}{low:g}, {high:g}], found {value!r}")
     return number
@@ -33,9 +33,16 @@ def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.in
 
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """Return ``value`` if it is one of the allowed words."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise InvalidOption(f"{name} must be one of {', '.join(map(repr, allowed))}, found {value!r}")
-    return str(value)
+    return value
+
+
+def seed_number(value: Any) -> int:
+    """Return a seed that ``torch.Generator`` takes."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0 or value >= 1 << 64:
+        raise InvalidOption(f"seed must be an integer from 0 to 2^64 - 1, found {value!r}")
+    return int(value)
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,16 @@ class Bounded:
             real(self.name, self.value, low=self.low, high=self.high)
 
     def __call__(self, t: int) -> float:
+        """Return the value at t."""
         if not callable(self.value):
             return float(self.value)
         return real(f"{self.name}({t})", self.value(t), low=self.low, high=self.high)
+
+
+def _as_float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond 1e308
+        return math.inf

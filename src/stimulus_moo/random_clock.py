@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from stimulus_moo.errors import InvalidOption
-from stimulus_moo.options import real
+from stimulus_moo.errors import InvalidOption, StateMismatch
+from stimulus_moo.options import real, seed_number
 from stimulus_moo.state import Stateful
 
 
@@ -37,11 +38,13 @@ class RandomClock(Stateful):
     state_names = ("generator", "total", "seen", "picked_at", "picked")
 
     def __init__(self, parameters: Iterable[Tensor], *, mu: float, lr: float, seed: int = 0) -> None:
-        self.parameters = list(parameters)
+        self.parameters = list(parameters) if isinstance(parameters, Iterable) else []
+        if not self.parameters or not all(isinstance(parameter, Tensor) for parameter in self.parameters):
+            raise InvalidOption(f"parameters must be an iterable of at least one tensor, found {parameters!r}")
         self.ratio = 1.0 - 0.75 * real("mu", mu, low=0.0, open_low=True) * real("lr", lr, low=0.0, open_low=True)
         if self.ratio <= 0.0:
             raise InvalidOption(f"3 mu lr / 4 must be below 1, found mu={mu!r} and lr={lr!r}")
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed_number(seed))
         self.total = 0.0  # W_t
         self.seen = 0
         self.picked_at = -1
@@ -54,6 +57,14 @@ class RandomClock(Stateful):
             self.picked = [parameter.detach().clone() for parameter in self.parameters]
             self.picked_at = self.seen
         self.seen += 1
+
+    def check_state(self, state: Any, path: str = "") -> None:
+        """Raise StateMismatch if ``state`` does not fit, also where the picked iterate has other shapes."""
+        super().check_state(state, path)
+        needed = [list(parameter.shape) for parameter in self.parameters] if state["seen"] else []
+        shapes = [list(value.shape) if isinstance(value, Tensor) else value for value in state["picked"]]
+        if shapes != needed:
+            raise StateMismatch(f"{path or self.kind}.picked has shapes {shapes}, the parameters have {needed}")
 
     def apply(self) -> None:
         """Write the picked iterate into the parameters."""

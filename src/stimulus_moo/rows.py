@@ -1,4 +1,4 @@
-"""U, the S x P matrix of the estimate: stored in blocks so that a head's row is kept only for the objective it serves."""
+"""U, the S x P matrix of the estimate, stored in blocks: a head's row is kept only for the objective it serves."""
 
 from __future__ import annotations
 
@@ -44,14 +44,18 @@ class Rows:
         self.entries = objectives * sum(parameter.numel() for parameter in parameters)  # S x P, were nothing saved
         self.reach = [0] * len(parameters)
         self.blocks: list[Block] = []
-        self._layout = [0] * len(parameters)
-        self._views: list[list[Tensor | None]] = []
+        self.layout = [0] * len(parameters)  # the reach there is room for; how blocks are cut decides the rounding
+        self._views: list[list[Tensor | None]] = [[None] * len(parameters) for _ in range(objectives)]
 
     def cover(self, reach: Sequence[int]) -> None:
         """Make room for what a new evaluation reaches; values already there stay."""
         self.reach = [old | new for old, new in zip(self.reach, reach, strict=True)]
-        if any(seen & ~room for seen, room in zip(self.reach, self._layout, strict=True)):
-            self._rebuild([seen | room for seen, room in zip(self.reach, self._layout, strict=True)])
+        self.make_room(self.reach)
+
+    def make_room(self, layout: Sequence[int]) -> None:
+        """Make room for a reach that is expected; values already there stay."""
+        if any(wanted & ~room for wanted, room in zip(layout, self.layout, strict=True)):
+            self._rebuild([wanted | room for wanted, room in zip(layout, self.layout, strict=True)])
 
     def add(self, objective: int, members: Sequence[int], gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times one objective's gradients (one per member parameter) into its row."""
@@ -62,14 +66,14 @@ class Rows:
             view = views[i]
             if gradient is not None and view is not None:
                 targets.append(view)
-                terms.append(gradient.to_dense() if gradient.is_sparse else gradient)
+                terms.append(gradient)
         if targets:
             torch._foreach_add_(targets, terms, alpha=weight)
 
     def merge(self, other: Rows, weight: float) -> None:
         """Add ``weight`` times other rows of the same model."""
         self.cover(other.reach)
-        if self._layout == other._layout:
+        if self.layout == other.layout:
             for mine, theirs in zip(self.blocks, other.blocks, strict=True):
                 mine.matrix.add_(theirs.matrix, alpha=weight)
             return
@@ -133,8 +137,8 @@ class Rows:
 
     def row(self, objective: int) -> dict[int, Tensor]:
         """Return the reached parts of one row by parameter index (views, not copies)."""
-        views = self._views[objective] if self._views else []
-        return {i: v for i, v in enumerate(views) if v is not None and self.reach[i] >> objective & 1}
+        views = enumerate(self._views[objective])
+        return {i: view for i, view in views if view is not None and self.reach[i] >> objective & 1}
 
     def _rebuild(self, layout: list[int]) -> None:
         kept = [self.row(s) for s in range(self.objectives)]
@@ -144,15 +148,15 @@ class Rows:
                 parameter = self.parameters[i]
                 key = (mask, parameter.dtype, parameter.device, self.decisive[i])
                 groups.setdefault(key, []).append(i)
-        self._layout = layout
-        self._views = [[None] * len(self.parameters) for _ in range(self.objectives)]
-        self.blocks = []
+        views: list[list[Tensor | None]] = [[None] * len(self.parameters) for _ in range(self.objectives)]
+        blocks = []
         for (mask, *_), members in groups.items():
             reached_by = [s for s in range(self.objectives) if mask >> s & 1]
             block = Block(reached_by, members, self.parameters)
-            self.blocks.append(block)
+            blocks.append(block)
             for k, s in enumerate(reached_by):
                 for i, part in block.pieces(block.matrix[k], self.parameters):
-                    self._views[s][i] = part
+                    views[s][i] = part
                     if i in kept[s]:
                         part.copy_(kept[s][i])
+        self.layout, self.blocks, self._views = layout, blocks, views  # together: building them may run out of memory

@@ -1,4 +1,4 @@
-"""The ledger's rows and last point as plain tensors by parameter name: saved, checked against a model, loaded."""
+"""What the ledger keeps, as plain values by parameter name: saved, checked against a model, loaded."""
 
 from __future__ import annotations
 
@@ -26,19 +26,33 @@ def save_point(ledger: Ledger) -> dict[str, Tensor] | None:
     return {name: x.clone() for name, x in zip(ledger.objective.names, ledger.previous, strict=True)}
 
 
-def check(ledger: Ledger, rows: Any, point: Any, path: str) -> None:
-    """Raise StateMismatch, naming the parameter, where saved rows or a saved point do not fit the model."""
-    if not isinstance(rows, list):
-        raise StateMismatch(f"{path}.rows must be a list of rows, found {type(rows).__name__}")
+def save_layout(ledger: Ledger) -> dict[str, int]:
+    """Return by parameter name the bit mask of the objectives that ever reached it; it decides how sums are rounded."""
+    return dict(zip(ledger.objective.names, ledger.layout, strict=True))
+
+
+def check(ledger: Ledger, objectives: int | None, rows: Any, point: Any, layout: Any, path: str) -> None:
+    """Raise StateMismatch, naming the parameter, where what was saved does not fit the model."""
+    if not isinstance(rows, list) or len(rows) not in (0, objectives):
+        found = f"{len(rows)} rows" if isinstance(rows, list) else type(rows).__name__
+        raise StateMismatch(f"{path}.rows must be a list of rows for {objectives} objectives, found {found}")
+    if not isinstance(layout, dict) or set(layout) != set(ledger.objective.names):
+        raise StateMismatch(f"{path}.layout must name the parameters {ledger.objective.names}, found {layout!r}")
+    for name, mask in layout.items():
+        if not isinstance(mask, int) or mask < 0 or mask >> (objectives or 0):
+            raise StateMismatch(f"{path}.layout[{name!r}] must be a mask of {objectives} objectives, found {mask!r}")
     for s, row in enumerate(rows):
         _check_tensors(ledger, row, f"{path}.rows[{s}]", point=False)
     if point is not None:
         _check_tensors(ledger, point, f"{path}.previous", point=True)
 
 
-def load(ledger: Ledger, rows: list[dict[str, Tensor]], point: dict[str, Tensor] | None) -> None:
-    """Put checked rows and point into the ledger."""
+def load(
+    ledger: Ledger, rows: list[dict[str, Tensor]], point: dict[str, Tensor] | None, layout: dict[str, int]
+) -> None:
+    """Put checked values into the ledger."""
     ledger.clear()
+    ledger.layout = [layout[name] for name in ledger.objective.names]
     parameters = dict(zip(ledger.objective.names, ledger.objective.parameters, strict=True))
     if point is not None:
         ledger.previous = [point[name].to(parameter.device, copy=True) for name, parameter in parameters.items()]

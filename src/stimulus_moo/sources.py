@@ -1,4 +1,4 @@
-"""Where samples come from: data in memory (indexed, never collated one by one), map-style data sets, endless streams."""
+"""Where samples come from: data in memory (indexed, never collated one by one), map-style data sets, streams."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
-from stimulus_moo.batches import leading_size, rebuild, tensors
+from stimulus_moo.batches import leading_size, pick, tensors
 from stimulus_moo.errors import InvalidBatch
 from stimulus_moo.state import Stateful
 
@@ -51,11 +51,11 @@ class Columns(Source):
 
     def take(self, indices: Tensor) -> Any:
         """Index every column at once."""
-        return rebuild(self.columns, lambda column: column[indices] if isinstance(column, Tensor) else column)
+        return pick(self.columns, indices, self.size)
 
     def span(self, start: int, stop: int) -> Any:
         """Return views, without a copy."""
-        return rebuild(self.columns, lambda column: column[start:stop] if isinstance(column, Tensor) else column)
+        return pick(self.columns, slice(start, stop), self.size)
 
 
 class Samples(Source):
@@ -113,9 +113,9 @@ class Stream(Stateful):
         Raises:
             InvalidBatch: the stream has ended.
         """
-        self._seek()
-        assert self._iterator is not None
-        batch = list(islice(self._iterator, count))
+        iterator, self._iterator = self._seek(), None  # where a stream that raises stands is unknown
+        batch = list(islice(iterator, count))
+        self._iterator = iterator
         self._position += len(batch)
         if len(batch) < count:
             raise InvalidBatch(
@@ -124,48 +124,54 @@ class Stream(Stateful):
         self.consumed += count
         return self.collate(batch)
 
-    def _seek(self) -> None:
-        rewindable = iter(self.samples) is not self.samples if self._position != self.consumed else True
-        if self._iterator is None or (self._position > self.consumed and rewindable):
-            self._iterator = iter(self.samples)
-            self._position = 0
-        if rewindable:
-            for _ in islice(self._iterator, self.consumed - self._position):
+    def _seek(self) -> Iterator[Any]:
+        iterator = self._iterator
+        if isinstance(self.samples, Iterator):
+            iterator = self.samples
+        else:
+            if iterator is None or self._position > self.consumed:
+                iterator, self._position = iter(self.samples), 0
+            for _ in islice(iterator, self.consumed - self._position):
                 pass
         self._position = self.consumed
+        return iterator
 
 
 def as_source(dataset: Any, collate: Collate | None = None) -> Source | Stream:
     """Return the right kind of source for what a user calls a data set.
 
-    A tensor, or a tuple, dict or dataclass of tensors, and ``TensorDataset`` are columns in memory. Anything else with a
-    length and indexing (a list of samples too) is a map-style data set, and an iterable without a length is a stream.
+    A tensor, or a tuple, dict or dataclass of tensors, and ``TensorDataset`` are columns in memory. Anything else with
+    a length and indexing (a list of samples too) is a map-style data set, and an iterable without a length is a stream.
 
     Raises:
         InvalidBatch: it is none of these, or it is empty.
     """
     if isinstance(dataset, Source | Stream):
         return dataset
-    source = _finite(dataset, collate or default_collate)
+    source = _finite(dataset, collate)
     if source is None:
-        if isinstance(dataset, IterableDataset) or isinstance(dataset, Iterable):
+        if isinstance(dataset, Iterable) and not isinstance(dataset, DataLoader):
             return Stream(dataset, collate or default_collate)
         raise InvalidBatch(
-            f"a data set must be tensors, a map-style data set or an iterable of samples, found {type(dataset).__name__}"
+            "a data set must be tensors, a map-style data set or an iterable of samples, found "
+            f"{type(dataset).__name__}{'; pass its .dataset' if isinstance(dataset, DataLoader) else ''}"
         )
     if len(source) == 0:
         raise InvalidBatch("the data set is empty; at least one sample is needed")
     return source
 
 
-def _finite(dataset: Any, collate: Collate) -> Source | None:
-    if isinstance(dataset, TensorDataset):
+def _finite(dataset: Any, collate: Collate | None) -> Source | None:
+    # Subclasses of TensorDataset and Subset may change the samples in __getitem__, so they are fetched by it.
+    if type(dataset) is TensorDataset and collate is None:
         return Columns(dataset.tensors)
-    if isinstance(dataset, Subset):
+    if type(dataset) is Subset:
         inner = _finite(dataset.dataset, collate)
         return Selected(inner, dataset.indices) if inner is not None else None
-    if isinstance(dataset, Tensor | tuple | Mapping) or hasattr(dataset, "__dataclass_fields__"):
+    if isinstance(dataset, Tensor | tuple | Mapping):
         return Columns(dataset)
-    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+    if isinstance(dataset, IterableDataset):
         return None
-    return Samples(dataset, collate)
+    if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
+        return Samples(dataset, collate or default_collate)
+    return Columns(dataset) if hasattr(dataset, "__dataclass_fields__") else None

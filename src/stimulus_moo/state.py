@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -15,27 +16,33 @@ class Stateful:
     """An object whose changing attributes are named in ``state_names``.
 
     ``state_dict`` returns copies; ``load_state_dict`` checks the whole state before it changes anything, so a refused
-    state leaves the object as it was. Attributes may be numbers, strings, tensors, None, ``torch.Generator`` and other
-    ``Stateful`` objects.
+    state leaves the object as it was. Attributes may be numbers, strings, tensors, ``torch.Generator``, other
+    ``Stateful`` objects and, where ``optional_names`` says of what type they are otherwise, None.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ()
+    optional_names: ClassVar[Mapping[str, type]] = {}
+
+    @property
+    def kind(self) -> str:
+        """What the state says it belongs to; only an object of the same kind takes it over."""
+        return type(self).__name__
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides the object's future, as copies."""
-        state: dict[str, Any] = {"kind": type(self).__name__}
+        state: dict[str, Any] = {"kind": self.kind}
         for name in self.state_names:
             state[name] = _read(getattr(self, name))
         return state
 
     def check_state(self, state: Any, path: str = "") -> None:
         """Raise StateMismatch if ``state`` does not fit, naming the entry."""
-        where = path or type(self).__name__
+        where = path or self.kind
         if not isinstance(state, dict):
             raise StateMismatch(f"the state of {where} must be a dict, found {type(state).__name__}")
-        if state.get("kind") != type(self).__name__:
+        if state.get("kind") != self.kind:
             raise StateMismatch(
-                f"the state of {where} is of kind {state.get('kind')!r}, this object is a {type(self).__name__}; "
+                f"the state of {where} is of kind {state.get('kind')!r}, this object is a {self.kind}; "
                 "build the object the state was saved from"
             )
         expected, found = {"kind", *self.state_names}, set(state)
@@ -45,7 +52,7 @@ class Stateful:
                 f"and unknown entries {sorted(map(str, found - expected))}"
             )
         for name in self.state_names:
-            _check(getattr(self, name), state[name], f"{where}.{name}")
+            _check(getattr(self, name), state[name], f"{where}.{name}", self.optional_names.get(name))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state saved by an object of the same kind.
@@ -74,15 +81,22 @@ def _read(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _check(current: Any, value: Any, path: str) -> None:
-    if isinstance(current, Stateful):
+def _check(current: Any, value: Any, path: str, optional: type | None) -> None:
+    if optional is not None and (value is None or current is None):
+        if not isinstance(value, optional | None):
+            raise StateMismatch(f"{path} must be a {optional.__name__} or None, found {_describe(value)}")
+    elif isinstance(current, Stateful):
         current.check_state(value, path)
     elif isinstance(current, torch.Generator):
         size = current.get_state().shape
         if not isinstance(value, Tensor) or value.dtype != torch.uint8 or value.shape != size:
             raise StateMismatch(f"{path} must be a random state of {size[0]} bytes, found {_describe(value)}")
-    elif isinstance(current, Tensor) and isinstance(value, Tensor) and current.shape != value.shape:
-        raise StateMismatch(f"{path} has shape {list(value.shape)}, this object needs {list(current.shape)}")
+    elif isinstance(current, Tensor):
+        if not isinstance(value, Tensor) or value.shape != current.shape or value.dtype != current.dtype:
+            needed = f"{_describe(current)} and {current.dtype}"
+            raise StateMismatch(f"{path} must be {needed}, found {_describe(value)}")
+    elif isinstance(current, list | dict) and not isinstance(value, type(current)):
+        raise StateMismatch(f"{path} must be a {type(current).__name__}, found {_describe(value)}")
     elif isinstance(current, int | float) and not isinstance(value, int | float):
         raise StateMismatch(f"{path} must be a number, found {_describe(value)}")
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from stimulus_moo.anchors import Anchor
+from stimulus_moo.errors import InvalidOption
 from stimulus_moo.state import Stateful
 
 
@@ -17,13 +18,18 @@ class Update:
 
         U_t = keep U_{t-1} + now grad F_B(x_t) + before grad F_B(x_{t-1})
 
-    Every estimator of the family is of this form, so the engine knows none of them by name.
+    Every estimator of the family is of this form, so the engine knows none of them by name. An anchor is evaluated at
+    x_t only, and at t = 0 there is nothing to keep or to compare with.
     """
 
     keep: float
     now: float
     before: float = 0.0
     anchor: Anchor | None = None
+
+    def __post_init__(self) -> None:
+        if self.anchor is not None and self.before:
+            raise InvalidOption(f"before must be 0 in an update with an anchor, found {self.before!r}")
 
 
 class Estimator(Stateful, ABC):

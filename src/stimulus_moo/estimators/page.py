@@ -9,7 +9,7 @@ import torch
 
 from stimulus_moo.anchors import Anchor, as_anchor
 from stimulus_moo.estimators.base import Estimator, Update
-from stimulus_moo.options import Bounded, Schedule
+from stimulus_moo.options import Bounded, Schedule, seed_number
 
 
 class Page(Estimator):
@@ -41,7 +41,7 @@ class Page(Estimator):
     def __init__(self, anchor: Iterable[Any] | Anchor, probability: Schedule, *, seed: int = 0) -> None:
         self.anchor = as_anchor(anchor)
         self.probability = Bounded("probability", probability, 0.0, 1.0)
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed_number(seed))
 
     def update(self, t: int) -> Update:
         """Flip the coin."""

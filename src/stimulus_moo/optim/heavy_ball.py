@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from stimulus_moo.errors import InvalidOption
 from stimulus_moo.options import real
 
 
@@ -19,17 +21,19 @@ class HeavyBall(Optimizer):
 
         x_{t+1} = x_t - eta d_t + alpha (x_t - x_{t-1}),    x_{-1} = x_0
 
-    It equals ``torch.optim.SGD(momentum=alpha)`` only while the learning rate is constant: SGD scales its whole velocity
-    by the current rate, this rule keeps the displacement that was really made, whatever moved the parameters.
+    It equals ``torch.optim.SGD(momentum=alpha)`` only while the learning rate is constant: SGD scales its whole
+    velocity by the current rate, this rule keeps the displacement that was really made, whatever moved the parameters.
 
     Args:
         params: parameters or parameter groups, as for any ``torch.optim`` optimizer.
-        lr: eta > 0.
+        lr: eta >= 0.
         momentum: alpha in [0, 1).
         weight_decay: adds ``weight_decay * x_t`` to d_t (L2 penalty).
 
+    Parameters whose ``grad`` is None stay where they are and keep their last displacement, as in ``torch.optim.SGD``.
+
     Raises:
-        InvalidOption: an option is out of range.
+        InvalidOption: an option is out of range, also in a parameter group.
 
     >>> import torch
     >>> x = torch.nn.Parameter(torch.tensor([1.0]))
@@ -37,34 +41,53 @@ class HeavyBall(Optimizer):
     >>> for _ in range(2):
     ...     x.grad = 2 * x.detach()
     ...     optimizer.step()
-    >>> x.item()  # 0.8, then 0.8 - 0.1 * 1.6 + 0.5 * (0.8 - 1)
-    0.5400000214576721
+    >>> round(x.item(), 6)  # 0.8, then 0.8 - 0.1 * 1.6 + 0.5 * (0.8 - 1)
+    0.54
     """
 
     def __init__(self, params: ParamsT, lr: float, momentum: float = 0.5, *, weight_decay: float = 0.0) -> None:
-        if not isinstance(lr, torch.Tensor):
-            real("lr", lr, low=0.0)
-        real("momentum", momentum, low=0.0, high=1.0)
-        real("weight_decay", weight_decay, low=0.0)
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        _check(defaults)
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters with options of its own."""
+        _check(self.defaults | param_group)
+        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; parameters whose ``grad`` is None stay where they are."""
+        """Take one step."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
             eta, alpha, decay = group["lr"], group["momentum"], group["weight_decay"]  # eta, alpha in DESIGN.md
-            for x in group["params"]:
-                if x.grad is None:
-                    continue
-                d = x.grad.add(x, alpha=decay) if decay else x.grad
-                state = self.state[x]
-                if "previous" not in state:
-                    state["previous"] = x.clone()  # x_{-1} = x_0
-                displacement = x - state["previous"]
-                state["previous"].copy_(x)
-                x.sub_(eta * d).add_(displacement, alpha=alpha)
+            xs = [x for x in group["params"] if x.grad is not None]
+            if not xs:
+                continue
+            ds: list[Tensor] | tuple[Tensor, ...] = [x.grad for x in xs]
+            if decay:
+                ds = torch._foreach_add(ds, xs, alpha=decay)
+            previous = [self._previous(x) for x in xs]
+            displacements = torch._foreach_sub(xs, previous)
+            torch._foreach_copy_(previous, xs)
+            torch._foreach_add_(xs, ds, alpha=-float(eta))
+            torch._foreach_add_(xs, displacements, alpha=alpha)
         return loss
+
+    def _previous(self, x: Tensor) -> Tensor:
+        state = self.state[x]
+        if "previous" not in state:
+            state["previous"] = x.clone()  # x_{-1} = x_0
+        previous: Tensor = state["previous"]
+        return previous
+
+
+def _check(options: dict[str, Any]) -> None:
+    if not isinstance(options["lr"], Tensor):
+        real("lr", options["lr"], low=0.0)
+    if real("momentum", options["momentum"], low=0.0) >= 1.0:
+        raise InvalidOption(f"momentum must lie in [0, 1), found {options['momentum']!r}")
+    real("weight_decay", options["weight_decay"], low=0.0)

@@ -15,6 +15,8 @@ from stimulus_moo.state import Stateful
 #: Anything from an S x S Gramian to S weights: ours, TorchJD's or a plain function.
 GramianToWeights = Callable[[Tensor], Tensor]
 
+_MODULE_NAMES = frozenset(vars(torch.nn.Module()))  # what every module has, whatever it computes
+
 
 class Weighting(Stateful, ABC):
     """A rule from the Gramian U U^T (float64, CPU) to the weights lambda (same type, length S)."""
@@ -29,7 +31,8 @@ class Adapter(Weighting):
 
     State is found in the attributes and buffers of the callable and, for a ``torch.nn.Module``, of its submodules:
     tensors, numbers, strings, None, dtypes, devices and tuples, lists or dicts of them. This is what TorchJD's stateful
-    weightings consist of; a closure that hides its state cannot be saved or rolled back.
+    weightings consist of; a closure that hides its state cannot be saved or rolled back, and attributes should exist
+    before the first call.
     """
 
     state_names = ("plain",)
@@ -42,7 +45,14 @@ class Adapter(Weighting):
         self.function = function
 
     def __call__(self, gramian: Tensor) -> Tensor:
+        """Call the function."""
         return self.function(gramian)
+
+    @property
+    def kind(self) -> str:
+        """The types of the callable and its submodules, so that another weighting's state is refused."""
+        parts = [f"{name}={type(part).__name__}".lstrip("=") for name, part in self._parts().items()]
+        return f"Adapter({', '.join(parts)})"
 
     @property
     def plain(self) -> dict[str, dict[str, Any]]:
@@ -62,7 +72,8 @@ class Adapter(Weighting):
                     setattr(part, key, value)
 
     def _parts(self) -> dict[str, Any]:
-        return dict(self.function.named_modules()) if isinstance(self.function, torch.nn.Module) else {"": self.function}
+        function = self.function
+        return dict(function.named_modules()) if isinstance(function, torch.nn.Module) else {"": function}
 
 
 def as_weighting(weighting: Any) -> Weighting:
@@ -74,19 +85,18 @@ def checked(weights: Any, objectives: int) -> Tensor:
     """Return the weights as a float64 CPU tensor, or raise InvalidWeights that says what a weighting returned."""
     if not isinstance(weights, Tensor):
         raise InvalidWeights(f"the weighting must return a tensor of {objectives} weights, found {weights!r}")
-    weights = torch.as_tensor(weights.detach(), device="cpu", dtype=torch.float64)
-    if weights.shape != (objectives,):
-        raise InvalidWeights(f"the weighting must return {objectives} weights, found shape {list(weights.shape)}")
-    if not torch.isfinite(weights).all():
-        raise InvalidWeights(f"the weighting must return finite weights, found {weights.tolist()}")
-    return weights
+    found = weights.detach().to("cpu", torch.float64)
+    if found.shape != (objectives,):
+        raise InvalidWeights(f"the weighting must return {objectives} weights, found shape {list(found.shape)}")
+    if not torch.isfinite(found).all():
+        raise InvalidWeights(f"the weighting must return finite weights, found {found.tolist()}")
+    return found
 
 
 def _attributes(part: Any) -> dict[str, Any]:
     if not isinstance(part, torch.nn.Module):
         return dict(getattr(part, "__dict__", {}))
-    base = torch.nn.Module().__dict__
-    own = {key: value for key, value in part.__dict__.items() if key not in base}
+    own = {key: value for key, value in part.__dict__.items() if key not in _MODULE_NAMES}
     return {**own, **part._buffers}
 
 

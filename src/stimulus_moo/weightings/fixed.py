@@ -33,6 +33,7 @@ class Fixed(Weighting):
             self.weights = torch.tensor(numbers, dtype=torch.float64)
 
     def __call__(self, gramian: Tensor) -> Tensor:
+        """Return the weights, whatever the Gramian."""
         if self.weights is None:
             return gramian.new_full((len(gramian),), 1.0 / len(gramian))
         if len(self.weights) != len(gramian):

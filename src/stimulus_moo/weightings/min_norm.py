@@ -45,6 +45,7 @@ class MinNorm(Weighting):
         self.normalise = bool(normalise)
 
     def __call__(self, gramian: Tensor) -> Tensor:
+        """Solve the problem exactly."""
         matrix = gramian.detach().double().cpu().numpy()
         if self.preference is None and not self.normalise:
             weights = min_norm_weights(matrix)

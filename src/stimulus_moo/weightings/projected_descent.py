@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ class ProjectedDescent(Weighting):
     """
 
     state_names = ("t", "previous")
+    optional_names = MappingProxyType({"previous": Tensor})
 
     def __init__(
         self, gamma: Schedule, rho: float = 0.0, *, projection: str = "simplex", normalise: bool = False
@@ -47,7 +49,8 @@ class ProjectedDescent(Weighting):
         self.previous: Tensor | None = None  # lambda_{t-1}
 
     def __call__(self, gramian: Tensor) -> Tensor:
-        count = len(gramian)
+        """Take one step and return where it leads."""
+        gramian, count = gramian.detach().double().cpu(), len(gramian)
         last = self.previous if self.previous is not None else gramian.new_full((count,), 1.0 / count)
         lengths = gramian.diagonal().sqrt()
         scales = torch.where(lengths > 0, 1.0 / lengths, 1.0) if self.normalise else torch.ones_like(lengths)

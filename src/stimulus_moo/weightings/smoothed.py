@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from torch import Tensor
 
 from stimulus_moo.options import Bounded, Schedule
@@ -31,6 +33,7 @@ class Smoothed(Weighting):
     """
 
     state_names = ("t", "previous", "weighting")
+    optional_names = MappingProxyType({"previous": Tensor})
 
     def __init__(self, weighting: GramianToWeights, alpha: Schedule) -> None:
         self.weighting = as_weighting(weighting)
@@ -39,6 +42,7 @@ class Smoothed(Weighting):
         self.previous: Tensor | None = None  # lambda_{t-1}
 
     def __call__(self, gramian: Tensor) -> Tensor:
+        """Return the average and remember it."""
         weights = checked(self.weighting(gramian), len(gramian))
         if self.previous is not None:
             alpha = self.alpha(self.t)

@@ -1,4 +1,5 @@
 import io
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,12 @@ def test_limit_keeps_the_first_samples_and_a_loader_makes_batches(folder):
     images, attributes = next(iter(torch.utils.data.DataLoader(data, batch_size=3)))
     assert images.shape == (3, 3, 8, 8)
     assert attributes.shape == (3, 40)
+
+
+def test_it_travels_to_worker_processes(folder):
+    data = CelebA(folder, limit=2, size=8)
+    copy = pickle.loads(pickle.dumps(data))
+    assert torch.equal(copy[1][0], data[1][0])
 
 
 def test_it_is_found_in_the_data_folder(folder, tmp_path_factory):

@@ -145,9 +145,17 @@ def test_nobody_listening_is_one_reason_per_mirror(server, tmp_path):
         get(entry(server, "good", "cut"), tmp_path)
 
 
+def test_a_folder_that_cannot_be_made_is_named(server, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="expected a folder to download into"):
+        get(entry(server, "good"), tmp_path / "file" / "below")
+    assert server.requests == []
+
+
 def test_two_downloads_at_once_leave_one_good_file(server, tmp_path):
     with ThreadPoolExecutor(2) as pool:
         paths = list(pool.map(lambda _: get(entry(server, "cut"), tmp_path), range(2)))
+    assert paths[0] == paths[1]
     assert paths[0].read_bytes() == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]
 
@@ -190,6 +198,15 @@ def test_fetch_replaces_a_damaged_file(tiny, own_cache):
     assert check_data("tiny").state == "damaged"
     assert fetch_data("tiny", progress=False).state == "present"
     assert check_data("tiny").state == "present"
+
+
+def test_a_fetch_that_fails_keeps_what_was_there(tiny, own_cache):
+    tiny("html")
+    (own_cache / "tiny").mkdir()
+    (own_cache / "tiny" / "file.bin").write_bytes(b"something else")
+    with pytest.raises(DataError, match="web page"):
+        fetch_data("tiny", progress=False)
+    assert (own_cache / "tiny" / "file.bin").read_bytes() == b"something else"
 
 
 def test_fetch_writes_into_the_folder_asked_for(tiny, tmp_path):

@@ -62,7 +62,7 @@ class CelebA(Dataset[tuple[Tensor, Tensor]]):
             raise InvalidOption(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
         self.size = integer_at_least("size", size, 1)
         stop = None if limit is None else integer_at_least("limit", limit, 1)
-        self._pillow = optional("PIL.Image")
+        optional("PIL.Image")
         place = find("celeba", data, download=False) if folder is None else Path(folder)
         table = read_attributes(place / "list_attr_celeba.txt")
         partition = read_partition(place / "list_eval_partition.txt", table.files)
@@ -99,8 +99,9 @@ class CelebA(Dataset[tuple[Tensor, Tensor]]):
     def _read_image(self, path: Path) -> Tensor:
         if not path.is_file():
             raise DataError(f"{path}: expected an image, found no regular file")
+        pillow = optional("PIL.Image")
         try:
-            with self._pillow.open(path, formats=("JPEG", "PNG")) as image:
+            with pillow.open(path, formats=("JPEG", "PNG")) as image:
                 width, height = image.size
                 if width * height > _MOST_PIXELS:
                     raise DataError(f"{path}: expected an image of 178 x 218 pixels, found {width} x {height}")
@@ -108,7 +109,7 @@ class CelebA(Dataset[tuple[Tensor, Tensor]]):
                 left, top = (width - side) // 2, (height - side) // 2
                 square = (left, top, left + side, top + side)
                 pixels = np.asarray(
-                    image.convert("RGB").resize((self.size, self.size), self._pillow.Resampling.BILINEAR, box=square)
+                    image.convert("RGB").resize((self.size, self.size), pillow.Resampling.BILINEAR, box=square)
                 )
         except DataError:
             raise

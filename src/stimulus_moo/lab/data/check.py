@@ -77,6 +77,8 @@ def check_data(name: str, data: str | PathLike[str] | None = None) -> DataStatus
 def fetch_data(name: str, into: str | PathLike[str] | None = None, *, progress: bool = True) -> DataStatus:
     """Download what is missing or damaged of one data set, and report it.
 
+    A damaged file is replaced once its download is complete and checked, not before.
+
     Args:
         name: a name in the registry.
         into: the data folder to write to; without it, the user's cache.
@@ -97,14 +99,8 @@ def fetch_data(name: str, into: str | PathLike[str] | None = None, *, progress: 
         if status.state == PRESENT:
             return status
         raise DataError(f"{entry.name} cannot be downloaded: {how_to_get(entry, folder)}")
-    try:
-        for file in entry.files:
-            path = member(folder, file)
-            if path is not None and problem(file, path):
-                path.unlink()
-    except OSError as error:
-        raise DataError(f"{folder}: expected to replace a damaged file, found: {error}") from error
-    fetch_into(folder, entry, progress=progress)
+    wanted = [file for file in entry.files if (path := member(folder, file)) is None or problem(file, path)]
+    fetch_into(folder, entry, wanted, progress=progress)
     return _status_in(entry, folder, problem)
 
 

@@ -47,17 +47,17 @@ def download(file: DataFile, folder: Path, *, progress: bool = True, patience: P
     """
     pooch = optional("pooch")
     target = folder / file.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{target}: expected a folder to download into, found: {error}") from error
     reasons = []
     for url in file.urls:
         fetch = _ResumingDownloader(file.download_size, progress, patience or Patience())
         known_hash = f"sha256:{file.download_sha256}"
         try:
             return Path(pooch.retrieve(url, known_hash, fname=file.name, path=folder, downloader=fetch))
-        except (
-            DataError,
-            OSError,
-            ValueError,
-        ) as error:  # requests' errors are OSErrors; a wrong hash a ValueError
+        except (DataError, OSError, ValueError) as error:  # requests raises OSErrors, a wrong hash is a ValueError
             _logger.info("%s: %s", url, error)
             reasons.append(f"{url}: {error}")
     raise DataError(
@@ -76,22 +76,14 @@ class _ResumingDownloader:
 
     def __call__(self, url: str, output_file: str, pooch: object) -> None:
         bar = optional("tqdm").tqdm(
-            total=self.expected,
-            unit="B",
-            unit_scale=True,
-            desc=url.rpartition("/")[2],
-            disable=not self.progress,
+            total=self.expected, unit="B", unit_scale=True, desc=url.rpartition("/")[2], disable=not self.progress
         )
         transient = optional("requests").exceptions
         with bar, open(output_file, "w+b") as output:
             for attempt in range(self.patience.attempts):
                 try:
                     self._continue(url, output, bar.update)
-                except (
-                    transient.ConnectionError,
-                    transient.Timeout,
-                    transient.ChunkedEncodingError,
-                ) as error:
+                except (transient.ConnectionError, transient.Timeout, transient.ChunkedEncodingError) as error:
                     if attempt + 1 == self.patience.attempts:
                         raise
                     _logger.info("%s: cut at byte %d (%s), trying again", url, output.tell(), error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 
@@ -89,21 +90,21 @@ def find(name: str, data: str | PathLike[str] | None = None, *, download: bool =
     if not download or not all(file.urls for file in entry.files):
         looked = " and ".join(str(place) for place in places)
         raise DataError(f"{entry.files[0].name}: expected in {looked}, found nothing; {how_to_get(entry)}")
-    return fetch_into(places[-1], entry, progress=progress)
+    missing = [file for file in entry.files if member(places[-1], file) is None]
+    return fetch_into(places[-1], entry, missing, progress=progress)
 
 
-def fetch_into(folder: Path, entry: DataSet, *, progress: bool = True) -> Path:
-    """Download what ``folder`` lacks of a data set, and return the folder.
+def fetch_into(folder: Path, entry: DataSet, files: Iterable[DataFile], *, progress: bool = True) -> Path:
+    """Download some files of a data set into ``folder``, replacing what is there, and return the folder.
 
     Raises:
         DataError: a download failed; the message says how to get the files by hand.
     """
-    for file in entry.files:
-        if member(folder, file) is None:
-            try:
-                download_file(file, folder, progress=progress)
-            except DataError as error:
-                raise DataError(f"{error}; {how_to_get(entry, folder)}") from error
+    for file in files:
+        try:
+            download_file(file, folder, progress=progress)
+        except DataError as error:
+            raise DataError(f"{error}; {how_to_get(entry, folder)}") from error
     return folder
 
 

@@ -24,7 +24,6 @@ from stimulus_moo.lab.data.task_data import TaskData
 CANVAS = 36
 _DIGIT = 28
 _VERSION = 1  # of what is cached; raise it when pairing or overlay change
-_SPLITS = ("train", "test")
 
 
 def load_multimnist(
@@ -69,13 +68,12 @@ def load_multimnist(
             _check_registered(files)
         train = _compose(files[0], files[1], n_train, np.random.default_rng([seed, 0]))
         test = _compose(files[2], files[3], n_test, np.random.default_rng([seed, 1]))
-        return {f"{split}_{key}": value for split, arrays in zip(_SPLITS, (train, test), strict=True)
-                for key, value in arrays.items()}  # fmt: skip
+        return _prefixed("train", train) | _prefixed("test", test)
 
     contents = [file_sha256(path) for path in files]
     path = cache_path("multimnist", _VERSION, folder is None, contents, seed, n_train, n_test)
     arrays = load_or_build(path, _layout("train", n_train) | _layout("test", n_test), build)
-    train, test = (_tensors(arrays, split) for split in _SPLITS)
+    train, test = (_tensors(arrays, split) for split in ("train", "test"))
     name = "multimnist" if folder is None else f"multimnist ({place.name})"
     return TaskData(name, train, test, ("left", "right"), False, f"IDX files in {place}, paired with seed {seed}")
 
@@ -117,6 +115,10 @@ def _compose(images_file: Path, labels_file: Path, n: int, generator: np.random.
         "left": labels[first],
         "right": labels[second],
     }
+
+
+def _prefixed(split: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    return {f"{split}_{name}": array for name, array in arrays.items()}
 
 
 def _layout(split: str, n: int) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -135,7 +135,7 @@ DATASETS: dict[str, DataSet] = {
             folder="riverflow",
             files=(_RF1,),
             origin="Mulan multi-target regression collection (Spyromitros-Xioufis et al., 2016)",
-            licence="none stated; free for research",
+            licence="none stated",
             by_hand="download rf1.arff of Mulan's multi-target collection, http://mulan.sourceforge.net/datasets-mtr.html",
         ),
         DataSet(

@@ -1,0 +1,52 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Every target sets up .venv itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+THREADS ?= 1
+export OMP_NUM_THREADS ?= $(THREADS)
+
+.PHONY: demo test lint bench reproduce docs clean
+.DEFAULT_GOAL := test
+
+$(VENV)/.lab: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing stimulus-moo with the lab extra into $(VENV) ..."
+	@$(PIP) -e ".[lab]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.lab
+	@echo "installing the development tools ..."
+	@$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	@$(PIP) -e ".[bench]"
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	@$(PIP) -e ".[docs]"
+	@touch $@
+
+demo: $(VENV)/.lab  ## all methods on two overlapping digits: a table, and a report to open
+	@OMP_NUM_THREADS=2 $(BIN)/stimulus-moo demo --out runs/demo
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint  ## everything a change must pass, under 10 minutes on 2 cores
+	$(BIN)/pytest -n 2
+
+bench: $(VENV)/.bench  ## the benchmarks against peers, into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks
+
+reproduce: $(VENV)/.lab  ## every experiment of the paper, resumable, into runs/reproduction and docs/reproduction.md
+	OMP_NUM_THREADS=2 $(BIN)/python -m stimulus_moo.lab.reproduce --out runs/reproduction --page docs/reproduction.md
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+clean:
+	rm -rf $(VENV) dist build docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,138 @@
+"""The paper's claims as rules on what was measured: each gives the figures it looked at and whether it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stimulus_moo import METHODS
+from stimulus_moo.lab.groups import Entry, Group
+from stimulus_moo.lab.scores import MEAN, counter, final_loss
+
+#: The four methods of the paper.
+FAMILY = ("stimulus", "stimulus-m", "stimulus+", "stimulus-m+")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found: the figures in words, and whether the claim holds there."""
+
+    figures: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of the paper and the rule that checks it on a group of runs."""
+
+    text: str
+    rule: Callable[[Group], Finding]
+
+
+def counts(key: str, expected: Mapping[str, int], below: Mapping[str, int]) -> Callable[[Group], Finding]:
+    """Return the rule that methods used exactly so many samples or gradients, and others fewer than so many."""
+
+    def rule(group: Group) -> Finding:
+        found = {method: _count(group, method, key) for method in (*expected, *below)}
+        exact = all(found[method] == value for method, value in expected.items())
+        fewer = all((found[method] or 0) < value and found[method] for method, value in below.items())
+        words = ", ".join(f"{METHODS[m].title} {_number(value)}" for m, value in found.items())
+        return Finding(f"{key}: {words}", bool(exact and fewer))
+
+    return rule
+
+
+def lower(better: Sequence[str], worse: Sequence[str]) -> Callable[[Group], Finding]:
+    """Return the rule that each of some methods ends with a lower mean loss than each of others, mean over seeds."""
+
+    def rule(group: Group) -> Finding:
+        left, right = _losses(group, better), _losses(group, worse)
+        holds = bool(left and right) and max(left.values()) < min(right.values())
+        return Finding(f"final mean loss: {_words(left)}; against {_words(right)}", holds)
+
+    return rule
+
+
+def alike(first: str, second: str, within: float) -> Callable[[Group], Finding]:
+    """Return the rule that two methods end with mean losses within a factor ``1 + within`` of each other."""
+
+    def rule(group: Group) -> Finding:
+        found = _losses(group, (first, second))
+        holds = len(found) == 2 and max(found.values()) <= (1 + within) * min(found.values())
+        return Finding(f"final mean loss: {_words(found)} (alike: within {within:.0%})", holds)
+
+    return rule
+
+
+def _entry(group: Group, method: str) -> Entry | None:
+    return next((entry for entry in group.entries if entry.method == method), None)
+
+
+def _count(group: Group, method: str, key: str) -> float | None:
+    entry = _entry(group, method)
+    score = counter(entry, key) if entry is not None else None
+    return None if score is None else score.mean
+
+
+def _losses(group: Group, methods: Sequence[str]) -> dict[str, float]:
+    found = {}
+    for method in methods:
+        entry = _entry(group, method)
+        score = final_loss(entry, MEAN) if entry is not None else None
+        found[method] = float("inf") if score is None or (entry and entry.diverged) else score.mean
+    return found
+
+
+def _words(losses: Mapping[str, float]) -> str:
+    return ", ".join(f"{METHODS[method].title} {value:.4g}" for method, value in losses.items())
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:,.0f}"
+
+
+_NOISY = ("smgd", "moco", "cr-mogm")
+
+#: What the paper says of each of its experiments, in its order.
+CLAIMS: dict[str, tuple[Claim, ...]] = {
+    "multimnist": (
+        Claim("SMGD is the slowest, MoCo slightly faster", lower(("moco",), ("smgd",))),
+        Claim("MGD and STIMULUS perform alike per iteration", alike("mgd", "stimulus", 0.05)),
+        Claim("The STIMULUS family beats SMGD and MoCo per iteration", lower(FAMILY, ("smgd", "moco"))),
+        Claim(
+            "STIMULUS-M and STIMULUS-M+ beat MGD, STIMULUS and STIMULUS+ per iteration",
+            lower(("stimulus-m", "stimulus-m+"), ("mgd", "stimulus", "stimulus+")),
+        ),
+        Claim(
+            "MGD needs the most samples, the + variants fewer than STIMULUS (by arithmetic MGD 307,200 and STIMULUS 56,640)",
+            counts(
+                "samples",
+                {"mgd": 307_200, "stimulus": 56_640, "stimulus-m": 56_640},
+                {"stimulus+": 56_640, "stimulus-m+": 56_640},
+            ),
+        ),
+    ),
+    "attributes": (
+        Claim("MGD and the STIMULUS family beat SMGD, CR-MOGM and MoCo", lower(("mgd", *FAMILY), _NOISY)),
+        Claim(
+            "Samples: MGD 102,400, STIMULUS and STIMULUS-M 13,120, the + variants fewer (about 11,000)",
+            counts(
+                "samples",
+                {"mgd": 102_400, "stimulus": 13_120, "stimulus-m": 13_120},
+                {"stimulus+": 13_120, "stimulus-m+": 13_120},
+            ),
+        ),
+    ),
+    "riverflow": (
+        Claim("The STIMULUS family has much lower losses than SMGD and MoCo", lower(FAMILY, ("smgd", "moco"))),
+        Claim(
+            "Samples (our `gradients`): SMGD 8,000, MoCo 8,000, MGD 128,000, STIMULUS and STIMULUS-M 27,200, the + "
+            "variants fewer (20,947 and 21,085)",
+            counts(
+                "gradients",
+                {"smgd": 8_000, "moco": 8_000, "mgd": 128_000, "stimulus": 27_200, "stimulus-m": 27_200},
+                {"stimulus+": 27_200, "stimulus-m+": 27_200},
+            ),
+        ),
+    ),
+}

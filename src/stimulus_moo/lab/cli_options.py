@@ -1,0 +1,199 @@
+"""The settings of an experiment as options of the command line: one row of a table each, parsed and checked here."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from stimulus_moo import METHODS, InvalidOption
+from stimulus_moo.lab.experiment import Experiment, Settings
+from stimulus_moo.lab.study import Study
+
+_PANEL = "Settings (default: the experiment's own)"
+
+
+@dataclass(frozen=True)
+class SettingOption:
+    """How one field of ``Settings`` is given: its type on the command line, its range and its help."""
+
+    kind: type
+    help: str
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    parse: Callable[[str], Any] | None = None
+
+    def check(self, value: Any) -> Any:
+        """Return a value of the range, parsed; the option's name is put before the message by typer."""
+        if value is None:
+            return None
+        if self.parse is not None:
+            try:
+                return self.parse(value)
+            except InvalidOption as error:
+                raise typer.BadParameter(str(error)) from None
+        inside = self.low < value <= self.high if self.open_low else self.low <= value <= self.high
+        if not inside or not math.isfinite(value):
+            raise typer.BadParameter(f"must be a finite number {self._range()}, found {value}")
+        return value
+
+    def _range(self) -> str:
+        low = f"greater than {self.low:g}" if self.open_low else f"of at least {self.low:g}"
+        return low + (f" and at most {self.high:g}" if math.isfinite(self.high) else "")
+
+
+def _sigma2(text: str) -> float | str:
+    return text if text == "auto" else _float(text, "must be 'auto' or a number")
+
+
+def _weights(text: str) -> list[float]:
+    return [_float(item, "must be numbers separated by commas, one per task") for item in text.split(",")]
+
+
+def _rates(text: str) -> dict[str, float]:
+    pairs = [item.partition("=") for item in text.split(",")]
+    return {find_method(name): _float(rate, "must read method=rate,method=rate") for name, _, rate in pairs}
+
+
+def _float(text: str, wanted: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{wanted}, found {text!r}")
+    return value
+
+
+OPTIONS: dict[str, SettingOption] = {
+    "lr": SettingOption(float, "Step size, for every method.", 0, open_low=True),
+    "lr_of": SettingOption(str, "Step sizes of single methods: method=rate,method=rate.", parse=_rates),
+    "momentum": SettingOption(float, "Momentum of the heavy-ball methods.", 0, 1),
+    "batch_size": SettingOption(int, "Samples per mini-batch.", 1),
+    "period": SettingOption(int, "Steps between two anchors, q in the paper.", 1),
+    "steps": SettingOption(int, "Stop after so many steps.", 1),
+    "gradients": SettingOption(int, "Stop after so many per-sample multi-gradient evaluations.", 1),
+    "n": SettingOption(int, "Size of the training set.", 1),
+    "evaluate_every": SettingOption(int, "Evaluate on the whole training set after every so many steps.", 1),
+    "epsilon": SettingOption(float, "STIMULUS+: the accuracy aimed at.", 0, open_low=True),
+    "sigma2": SettingOption(str, "STIMULUS+: variance of one sample's gradient, or auto.", parse=_sigma2),
+    "c_gamma": SettingOption(float, "STIMULUS+: c_gamma of the adaptive anchor.", 0, open_low=True),
+    "c_epsilon": SettingOption(float, "STIMULUS+: c_epsilon of the adaptive anchor.", 0, open_low=True),
+    "alpha": SettingOption(float, "CR-MOGM: share of the last weights.", 0, 1),
+    "beta": SettingOption(float, "MoCo, MoCo+: share of the new gradient.", 0, 1),
+    "gamma": SettingOption(float, "MoCo, MoCo+: step size of the weights.", 0),
+    "rho": SettingOption(float, "MoCo, MoCo+: regularisation of the weights.", 0),
+    "weights": SettingOption(str, "Scalarisation: the weights, separated by commas.", parse=_weights),
+}
+
+
+def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command an option for every setting; it receives those that were given as ``changes``."""
+    own = inspect.signature(function, eval_str=True)
+    kept = [parameter for name, parameter in own.parameters.items() if name != "changes"]
+    extra = [_parameter(name, option) for name, option in OPTIONS.items()]
+
+    @functools.wraps(function)
+    def command(**given: Any) -> Any:
+        settings = {name: given.pop(name) for name in OPTIONS}
+        return function(**given, changes={name: value for name, value in settings.items() if value is not None})
+
+    command.__signature__ = own.replace(parameters=[*kept, *extra])  # type: ignore[attr-defined]
+    return command
+
+
+def _parameter(name: str, option: SettingOption) -> inspect.Parameter:
+    described = typer.Option(
+        None,
+        f"--{name.replace('_', '-')}",
+        help=option.help,
+        callback=option.check,
+        rich_help_panel=_PANEL,
+        show_default=False,
+    )
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=described, annotation=option.kind | None)
+
+
+def find_method(name: str) -> str:
+    """Return a method's name, in any case.
+
+    Raises:
+        InvalidOption: there is no such method; the message suggests the nearest.
+    """
+    return find(name.strip().lower(), METHODS, "method")
+
+
+def find(name: str, known: Iterable[str], what: str) -> str:
+    """Return a name that is known.
+
+    >>> find("digit", ["digits", "celeba"], "experiment")
+    Traceback (most recent call last):
+        ...
+    stimulus_moo.errors.InvalidOption: there is no experiment 'digit'; did you mean 'digits'? Known: digits, celeba
+    """
+    names = list(known)
+    if name in names:
+        return name
+    near = difflib.get_close_matches(name, names, n=1)
+    raise InvalidOption(
+        f"there is no {what} {name!r}; {f'did you mean {near[0]!r}? ' if near else ''}Known: {', '.join(names)}"
+    )
+
+
+def experiment_settings(
+    experiment: Experiment, quick: bool, changes: Mapping[str, Any], pairs: Sequence[str]
+) -> Settings:
+    """Return an experiment's settings with what the command line says.
+
+    A step size given for all methods takes the place of those the experiment has for single ones.
+    """
+    changes = {**changes, **_pairs(pairs)}
+    if "lr" in changes and "lr_of" not in changes:
+        changes["lr_of"] = {}
+    settings = experiment.settings.override(experiment.quick) if quick else experiment.settings
+    return settings.override(changes)
+
+
+def study_settings(study: Study, quick: bool, changes: Mapping[str, Any], pairs: Sequence[str]) -> dict[str, Any]:
+    """Return a study's settings with what the command line says.
+
+    Raises:
+        InvalidOption: it has no such setting, or one of another kind.
+    """
+    settings = {**study.settings, **(study.quick if quick else {})}
+    for name, value in {**changes, **_pairs(pairs)}.items():
+        find(name, settings, f"setting of the study {study.name!r} named")
+        if _kind(value) is not _kind(settings[name]) and settings[name] is not None:
+            raise InvalidOption(f"{name} must be of the kind of {settings[name]!r}, found {value!r}")
+        settings[name] = value
+    return settings
+
+
+def _pairs(pairs: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise InvalidOption(f"--set must read NAME=VALUE, found {pair!r}")
+        try:
+            found[name.replace("-", "_")] = json.loads(text)
+        except ValueError:
+            found[name.replace("-", "_")] = text
+    return found
+
+
+def _kind(value: Any) -> type:
+    """Return float for any number and list for any sequence, as JSON sees it."""
+    if isinstance(value, bool):
+        return bool
+    if isinstance(value, int | float):
+        return float
+    return list if isinstance(value, list | tuple) else type(value)

@@ -1,0 +1,90 @@
+"""What an experiment is: the paper's settings as data, and a problem built from them and a seed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stimulus_moo import METHODS, PAPER_METHODS, InvalidOption
+from stimulus_moo.lab.problem import Problem
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; every field can be set from the command line.
+
+    A run ends after ``steps`` iterations or ``gradients`` evaluations, whichever comes first. ``n`` is the size of the
+    training set, the paper's "full" batch; None takes all there is. ``lr_of`` gives single methods a learning rate of
+    their own.
+    """
+
+    lr: float
+    momentum: float
+    batch_size: int
+    period: int
+    steps: int | None = None
+    gradients: int | None = None
+    n: int | None = None
+    epsilon: float = 1e-3
+    sigma2: float | str = "auto"
+    c_gamma: float = 8.0
+    c_epsilon: float = 1.0
+    alpha: float = 0.9
+    beta: float = 0.5
+    gamma: float = 0.1
+    rho: float = 0.0
+    weights: Sequence[float] | None = None
+    evaluate_every: int | None = None
+    lr_of: Mapping[str, float] = field(default_factory=dict)
+
+    def override(self, changes: Mapping[str, Any]) -> Settings:
+        """Return the settings with some fields changed.
+
+        Raises:
+            InvalidOption: there is no such field.
+        """
+        known = {field.name for field in dataclasses.fields(self)}
+        unknown = sorted(set(changes) - known)
+        if unknown:
+            raise InvalidOption(f"setting {unknown[0]!r} is unknown; settings are {', '.join(sorted(known))}")
+        return dataclasses.replace(self, **changes)
+
+    def for_method(self, method: str) -> dict[str, Any]:
+        """Return the keyword arguments of ``fit`` for a method."""
+        options = ("epsilon", "sigma2", "c_gamma", "c_epsilon", "alpha", "beta", "gamma", "rho", "weights")
+        loop = ("steps", "gradients", "momentum", "batch_size", "period", "evaluate_every")
+        return {
+            "method": method,
+            "lr": self.lr_of.get(method, self.lr),
+            **{name: getattr(self, name) for name in (*loop, *options)},
+        }
+
+
+#: What a comparison runs unless told otherwise: the paper's methods and the baselines every table must show.
+COMPARED = tuple(name for name in METHODS if name in PAPER_METHODS or name.startswith("scalarisation"))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment: what the paper claims, its settings, and how a problem is built.
+
+    Attributes:
+        name: as on the command line.
+        title: as in the report.
+        claim: what the paper says, with its figure or table.
+        settings: the paper's settings.
+        build: from (settings, seed, data folder or None) to a problem.
+        quick: changes of the settings for ``--quick``.
+        methods: compared by default.
+    """
+
+    name: str
+    title: str
+    claim: str
+    settings: Settings
+    build: Callable[[Settings, int, Path | None], Problem]
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    methods: tuple[str, ...] = COMPARED

@@ -1,0 +1,74 @@
+"""``make reproduce``: every experiment and study of the paper, resumable, and the page that says what holds."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
+from stimulus_moo.lab.reproduction_page import write_page
+from stimulus_moo.lab.runner import compare, run_study, with_baselines
+from stimulus_moo.lab.watch import Watch
+
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Part:
+    """One block of runs: an experiment with the paper's settings or with stated changes."""
+
+    experiment: str
+    label: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: The paper's settings, and beside them a step size at which training is stable or gets anywhere.
+PARTS = (
+    Part("digits", "ours"),
+    Part("riverflow", "paper"),
+    Part("riverflow", "other-step", {"lr": 0.03}),
+    Part("multimnist", "paper"),
+    Part("multimnist", "other-step", {"lr": 0.03}),
+    Part("attributes", "paper"),
+)
+
+
+def reproduce(out: Path, page: Path | None, *, seeds: int, data: Path | None, only: Sequence[str]) -> None:
+    """Run what is missing under ``out``, then write the page."""
+    with Watch(Console(stderr=True), "reproduction", None) as watch:
+        for part in PARTS:
+            if only and part.experiment not in only:
+                continue
+            experiment = EXPERIMENTS[part.experiment]
+            settings = experiment.settings.override(part.changes)
+            methods = with_baselines(experiment.methods)
+            folder = out / part.label
+            compare(experiment, methods, settings, range(seeds), folder, resume=True, data=data, progress=watch)
+        for name, study in STUDIES.items():
+            if only and name not in only:
+                continue
+            settings_of_study = {**study.settings, **({"data": str(data)} if data and "data" in study.settings else {})}
+            run_study(study, settings_of_study, seeds, out / "studies" / name, resume=True, progress=watch)
+    if page is not None:
+        write_page(out, page)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/reproduction"))
+    parser.add_argument("--page", type=Path, default=None, help="where to write the page; none if left out")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--data", type=Path, default=None)
+    parser.add_argument("--only", nargs="*", default=[], help="experiments and studies to run; default all")
+    given = parser.parse_args()
+    reproduce(given.out, given.page, seeds=given.seeds, data=given.data, only=given.only)
+
+
+if __name__ == "__main__":
+    main()

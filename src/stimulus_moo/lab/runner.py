@@ -1,0 +1,156 @@
+"""Runs experiments and studies into run directories, with public names alone, as any user would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stimulus_moo.lab.cells import Cells
+from stimulus_moo.lab.experiment import Experiment, Settings
+from stimulus_moo.lab.lock import FolderLock
+from stimulus_moo.lab.runs import CELLS, SETTINGS, STUDY, SUMMARY, describe, occupied, open_folder, run_folder
+from stimulus_moo.lab.storage import plain, read_json, write_json
+from stimulus_moo.lab.study import Study
+from stimulus_moo.lab.training import Training
+
+if TYPE_CHECKING:
+    from stimulus_moo.lab.watch import Watch
+
+#: What every comparison shows beside the methods asked for.
+BASELINES = ("scalarisation", "scalarisation-adam")
+
+
+def with_baselines(methods: Sequence[str]) -> tuple[str, ...]:
+    """Return the methods, each once, and the scalarisation baselines if they are not among them.
+
+    >>> with_baselines(["mgd", "scalarisation"])
+    ('mgd', 'scalarisation', 'scalarisation-adam')
+    """
+    return tuple(dict.fromkeys((*methods, *BASELINES)))
+
+
+def run_one(
+    experiment: Experiment,
+    method: str,
+    settings: Settings,
+    seed: int,
+    out: Path,
+    *,
+    resume: bool = False,
+    data: Path | None = None,
+    progress: Watch | None = None,
+    checkpoint_every: int | None = None,
+) -> dict[str, Any]:
+    """Run one method with one seed, and return its summary.
+
+    Args:
+        experiment: what to run.
+        method: a name of ``METHODS``.
+        settings: the experiment's, possibly changed.
+        seed: of the model's start, the batches and every other draw.
+        out: the run directory itself.
+        resume: continue what is there, or start where there is nothing yet; a complete run is left as it is.
+        data: the data folder.
+        progress: what shows the run.
+        checkpoint_every: in steps; default a tenth of the steps, at most 1000, or 25 where only gradients are limited.
+
+    Raises:
+        RunError: the directory is in use, or holds a run already, another run or a damaged one.
+        Interrupted: a signal came; the run can be resumed.
+    """
+    training = Training(experiment, method, settings, seed, out, checkpoint_every)
+    with FolderLock(out):
+        if open_folder(out, training.asked(), resume) is not None:
+            complete = read_json(out / SUMMARY)
+            if complete is not None:
+                if progress is not None:
+                    progress.skipped(f"{experiment.name}, {method}, seed {seed}")
+                return complete
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            problem = experiment.build(settings, seed, data)
+            torch.manual_seed(seed)
+            return training.run(problem, resume, progress)
+
+
+def compare(
+    experiment: Experiment,
+    methods: Sequence[str],
+    settings: Settings,
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    resume: bool = False,
+    data: Path | None = None,
+    progress: Watch | None = None,
+    checkpoint_every: int | None = None,
+) -> list[dict[str, Any]]:
+    """Run methods with seeds, each in its directory under ``out``, and return the summaries, seed by seed.
+
+    A method that diverges does not end the comparison: its summary says so.
+
+    Raises:
+        RunError: as for ``run_one``; without ``resume`` also if any of the runs exists already, before any starts.
+        Interrupted: a signal came; the comparison can be resumed.
+    """
+    planned = [(method, seed, run_folder(out, experiment.name, method, seed)) for seed in seeds for method in methods]
+    if not resume:
+        for _, _, folder in planned:
+            if (folder / SETTINGS).exists():
+                raise occupied(folder)
+    return [
+        run_one(
+            experiment,
+            method,
+            settings,
+            seed,
+            folder,
+            resume=resume,
+            data=data,
+            progress=progress,
+            checkpoint_every=checkpoint_every,
+        )
+        for method, seed, folder in planned
+    ]
+
+
+def run_study(
+    study: Study,
+    settings: Mapping[str, Any],
+    seeds: int,
+    out: Path,
+    *,
+    resume: bool = False,
+    progress: Watch | None = None,
+) -> dict[str, Any]:
+    """Run a study in its directory, keeping every finished cell, and return its report.
+
+    Raises:
+        RunError: the directory is in use, or holds a study already, another one or a damaged one.
+    """
+    asked = {"study": study.name, "seeds": seeds, "settings": dict(settings)}
+    with FolderLock(out):
+        if open_folder(out, asked, resume) is None:
+            write_json(out / SETTINGS, describe({**asked, "title": study.title, "claim": study.claim}))
+        complete = read_json(out / STUDY)
+        if complete is not None:
+            if progress is not None:
+                progress.skipped(study.name)
+            return complete
+
+        def finished(key: Mapping[str, Any]) -> None:
+            if progress is not None:
+                progress.end(f"{study.name}: {', '.join(f'{name} {value}' for name, value in key.items())}")
+
+        cells = Cells(out / CELLS, finished)
+        try:
+            found = study.run(settings, seeds, cells)
+        finally:
+            cells.close()
+        about = {"name": study.name, "title": study.title, "claim": study.claim, "settings": settings, "seeds": seeds}
+        report: dict[str, Any] = plain({**about, **found})
+        write_json(out / STUDY, report)
+    return report

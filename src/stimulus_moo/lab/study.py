@@ -1,0 +1,31 @@
+"""What a study is: a claim checked by many small runs, reported as findings, tables and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: cell(key, compute): return the kept value of a cell, or compute and keep it; this is what makes a study resumable
+Cell = Callable[[Mapping[str, Any], Callable[[], Any]], Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study.
+
+    Attributes:
+        name: as on the command line.
+        title: as in the report.
+        claim: what the paper says.
+        settings: every number it uses, as data.
+        run: from (settings, number of seeds, cell) to a report of findings, tables and charts, as plain JSON values.
+        quick: changes of the settings for ``--quick``.
+    """
+
+    name: str
+    title: str
+    claim: str
+    settings: Mapping[str, Any]
+    run: Callable[[Mapping[str, Any], int, Cell], dict[str, Any]]
+    quick: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,154 @@
+"""Problems of two objectives whose Pareto front is known, made finite sums by noise that leaves the mean as it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.lab.problem import Problem
+from stimulus_moo.lab.synthetic.point import Point, centred, normal, uniform
+
+
+@dataclass(frozen=True)
+class FrontProblem:
+    """Two objectives, their front and where runs start.
+
+    Attributes:
+        name, title: for reports.
+        objectives: from x to (f_1, f_2), without noise.
+        pareto_set: from a number in [0, 1] to a Pareto-optimal x, along the whole set.
+        start: from a generator to a random start.
+    """
+
+    name: str
+    title: str
+    objectives: Callable[[Tensor], Tensor]
+    pareto_set: Callable[[float], Tensor]
+    start: Callable[[torch.Generator], Tensor]
+
+    def front(self, points: int) -> Tensor:
+        """Return points x 2 values on the front, evenly spaced along its length."""
+        dense = torch.stack([self.objectives(self.pareto_set(i / 4000)) for i in range(4001)])
+        length = torch.cat([torch.zeros(1, dtype=torch.float64), dense.diff(dim=0).norm(dim=1).cumsum(0)])
+        wanted = torch.linspace(0.0, 1.0, points, dtype=torch.float64) * length[-1]
+        return dense[torch.searchsorted(length, wanted).clamp(max=4000)]
+
+    def problem(self, n: int, *, noise: float, seed: int, start: Tensor) -> Problem:
+        r"""Return the finite sum f_sj(x) = f_s(x) + a_sj . x + b_sj ||x||^2 / 2 with sum_j a_sj = sum_j b_sj = 0.
+
+        The b terms make the gradient noise depend on x; without them it would cancel in the difference of two points
+        and a recursive estimator would be exact.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        slopes = noise * centred(normal(generator, n, 2, len(start)))
+        bends = noise * centred(normal(generator, n, 2))
+        objectives = self.objectives
+
+        def losses(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+            a, b = batch
+            x: Tensor = model()
+            return objectives(x) + a.mean(0) @ x + 0.5 * b.mean(0) * x.square().sum()
+
+        return Problem(Point(start), losses, (slopes, bends), ("f1", "f2"), source=self.title, synthetic=True)
+
+
+def _uniform(generator: torch.Generator, low: list[float], high: list[float]) -> Tensor:
+    below, above = torch.tensor(low, dtype=torch.float64), torch.tensor(high, dtype=torch.float64)
+    return below + (above - below) * uniform(generator, len(low))
+
+
+def fonseca_fleming(dimension: int = 2) -> FrontProblem:
+    """f_1 = 1 - exp(-||x - c||^2), f_2 = 1 - exp(-||x + c||^2), c = 1/sqrt(d): concave but for two short ends.
+
+    The Pareto set is the segment from c to -c (Fonseca and Fleming, 1995).
+    """
+    centre = torch.full((dimension,), 1.0 / math.sqrt(dimension), dtype=torch.float64)
+
+    def objectives(x: Tensor) -> Tensor:
+        return 1.0 - torch.exp(-torch.stack([(x - centre).square().sum(), (x + centre).square().sum()]))
+
+    return FrontProblem(
+        "fonseca-fleming",
+        "Fonseca-Fleming",
+        objectives,
+        lambda u: (1.0 - 2.0 * u) * centre,
+        lambda generator: _uniform(generator, [-1.5] * dimension, [1.5] * dimension),
+    )
+
+
+def sphere(dimension: int = 3) -> FrontProblem:
+    """f_1 = (1 + g) cos(theta), f_2 = (1 + g) sin(theta): the front is a quarter circle, concave everywhere.
+
+    theta = (pi / 4)(1 + sin x_1) and g = x_2^2 + ... + x_d^2: DTLZ2 (Deb et al., 2002) without its box.
+    """
+
+    def objectives(x: Tensor) -> Tensor:
+        theta = (math.pi / 4.0) * (1.0 + torch.sin(x[0]))
+        return (1.0 + x[1:].square().sum()) * torch.stack([torch.cos(theta), torch.sin(theta)])
+
+    def pareto_set(u: float) -> Tensor:
+        x = torch.zeros(dimension, dtype=torch.float64)
+        x[0] = math.asin(2.0 * u - 1.0)
+        return x
+
+    half = math.pi / 2.0
+    return FrontProblem(
+        "sphere",
+        "Quarter circle (DTLZ2)",
+        objectives,
+        pareto_set,
+        lambda generator: _uniform(generator, [-half] + [-1.0] * (dimension - 1), [half] + [1.0] * (dimension - 1)),
+    )
+
+
+def two_bowls(dimension: int = 2) -> FrontProblem:
+    """f_1 = ||x - c||^2 / 4, f_2 = ||x + c||^2 / 4, c = 1/sqrt(d): a convex front, sqrt(f_1) + sqrt(f_2) = 1."""
+    centre = torch.full((dimension,), 1.0 / math.sqrt(dimension), dtype=torch.float64)
+
+    def objectives(x: Tensor) -> Tensor:
+        return torch.stack([(x - centre).square().sum(), (x + centre).square().sum()]) / 4.0
+
+    return FrontProblem(
+        "two-bowls",
+        "Two bowls (convex front)",
+        objectives,
+        lambda u: (1.0 - 2.0 * u) * centre,
+        lambda generator: _uniform(generator, [-1.5] * dimension, [1.5] * dimension),
+    )
+
+
+#: The problems by name.
+FRONTS: dict[str, FrontProblem] = {front.name: front for front in (fonseca_fleming(), sphere(), two_bowls())}
+
+
+def in_hull(front: Tensor, tolerance: float = 1e-3) -> Tensor:
+    """Return for every point of a front, in order, whether linear scalarisation can find it.
+
+    Those are the points within ``tolerance`` of the lower-left convex hull of the front.
+
+    >>> in_hull(torch.tensor([[0.0, 1.0], [0.7, 0.7], [1.0, 0.0]], dtype=torch.float64)).tolist()
+    [True, False, True]
+    """
+    points = front[front[:, 0].argsort()].tolist()
+    hull: list[list[float]] = []
+    for x, y in points:
+        while len(hull) >= 2:
+            (x1, y1), (x2, y2) = hull[-2], hull[-1]
+            if (x2 - x1) * (y - y1) - (y2 - y1) * (x - x1) > 0.0:
+                break
+            hull.pop()
+        hull.append([x, y])
+    corners = torch.tensor(hull, dtype=front.dtype)
+    return torch.tensor([_to_polyline(point, corners) <= tolerance for point in front])
+
+
+def _to_polyline(point: Tensor, corners: Tensor) -> float:
+    """Return the distance from a point to the line through the corners, of which there are at least two."""
+    begin, along = corners[:-1], corners.diff(dim=0)
+    share = (((point - begin) * along).sum(1) / along.square().sum(1)).clamp(0.0, 1.0)
+    return float((begin + share.unsqueeze(1) * along - point).norm(dim=1).min())

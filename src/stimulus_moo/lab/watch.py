@@ -1,0 +1,101 @@
+"""What someone sees while runs go on: a live bar with loss and time left on a terminal, elsewhere one line per run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TimeRemainingColumn as TimeLeft
+
+
+class Watch:
+    """A context manager that shows the work on a console.
+
+    Args:
+        console: where; nothing moves on it unless it is a terminal.
+        title: of all the work.
+        total: how many runs it has; None where nobody knows.
+    """
+
+    def __init__(self, console: Console, title: str, total: int | None) -> None:
+        self._console = console
+        self._total = total
+        self._title = title
+        self._bars: Progress | None = None
+        self._all: TaskID | None = None
+        self._one: TaskID | None = None
+
+    def __enter__(self) -> Watch:
+        if self._console.is_terminal:
+            self._bars = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeLeft(),
+                console=self._console,
+                transient=True,
+            )
+            self._bars.start()
+            if self._total != 1:
+                self._all = self._bars.add_task(self._title, total=self._total, note="runs")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def begin(self, title: str, total: int | None) -> None:
+        """Start to show a run of so many steps or gradient evaluations."""
+        if self._bars is not None:
+            self._one = self._bars.add_task(title, total=total, note="")
+
+    def show(self, done: int, losses: list[float]) -> None:
+        """Move the run's bar."""
+        if self._bars is not None and self._one is not None:
+            self._bars.update(self._one, completed=done, note=f"loss {_some(losses)}")
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """Say in one line how a run ended."""
+        self.end(run_line(summary))
+
+    def skipped(self, name: str) -> None:
+        """Say that there was nothing left to do."""
+        self.end(f"{name}: complete already")
+
+    def end(self, line: str) -> None:
+        """Take away a run's bar, count it, and print a line about it."""
+        if self._bars is not None:
+            if self._one is not None:
+                self._bars.remove_task(self._one)
+                self._one = None
+            if self._all is not None:
+                self._bars.advance(self._all)
+        self.say(line)
+
+    def say(self, line: str) -> None:
+        """Print a line above the bars."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def run_line(summary: dict[str, Any]) -> str:
+    """Return how a run ended, in one line."""
+    name = f"{summary['experiment']}, {summary['method']}, seed {summary['seed']}"
+    if summary["diverged"]:
+        return f"{name}: diverged after {summary['steps']} steps: {summary['error']}"
+    return (
+        f"{name}: {summary['steps']:,} steps, {summary['samples']:,} samples, {summary['gradients']:,} gradients, "
+        f"training losses {_some(summary['full_losses'])}, stationarity {_number(summary['stationarity'])}, "
+        f"{summary['seconds']:.1f} s"
+    )
+
+
+def _some(losses: list[float]) -> str:
+    return " ".join(map(_number, losses[:4])) + (f" and {len(losses) - 4} more" if len(losses) > 4 else "")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,300 @@
+import dataclasses
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import stimulus_moo
+from stimulus_moo import METHODS
+from stimulus_moo.__main__ import main
+from stimulus_moo.lab import cli
+from stimulus_moo.lab.cli_options import OPTIONS
+from stimulus_moo.lab.experiment import Settings
+from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
+from stimulus_moo.lab.runner import BASELINES
+from stimulus_moo.lab.runs import load_runs
+
+from . import fake_lab
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch, tmp_path):
+    """Every test has the tiny catalogue and a working directory of its own."""
+    monkeypatch.setattr(cli, "catalogue", fake_lab.catalogue)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STIMULUS_MOO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("STIMULUS_MOO_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "160")
+    return tmp_path
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def settings_of(folder):
+    return json.loads((folder / "settings.json").read_text())
+
+
+def test_version():
+    assert call("--version").stdout == f"stimulus-moo {stimulus_moo.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [(), ("run",), ("compare",), ("report",), ("demo",), ("list",), ("data", "fetch")])
+def test_every_command_explains_itself(command):
+    assert "Usage:" in call(*command, "--help").stdout
+
+
+def test_list_names_every_experiment_study_and_method(monkeypatch):
+    monkeypatch.setattr(cli, "catalogue", lambda: (EXPERIMENTS, STUDIES))
+    said = call("list").stdout
+    for name in (*EXPERIMENTS, *STUDIES, *METHODS):
+        assert name in said
+
+
+def test_every_setting_is_an_option():
+    assert set(OPTIONS) == {field.name for field in dataclasses.fields(Settings)}
+    said = call("run", "--help").stdout
+    for name in OPTIONS:
+        assert f"--{name.replace('_', '-')}" in said
+
+
+def test_run_writes_the_run_directory_itself(place):
+    result = call("run", "tiny", "--method", "mgd", "--seed", 2, "--steps", 3, "--out", "here")
+    assert (settings_of(place / "here")["seed"], settings_of(place / "here")["steps"]) == (2, 3)
+    assert "tiny, mgd, seed 2: 3 steps, 192 samples, 192 gradients" in result.stderr
+    assert "Training set: 64 samples; seed 2." in result.stdout
+    assert "made up (synthetic: made by a program)" in result.stdout
+    assert "kept in here" in result.stdout
+
+
+def test_run_without_out_uses_runs(place):
+    call("run", "tiny", "--quick")
+    assert settings_of(place / "runs/tiny/stimulus-m/seed-0")["steps"] == 6
+
+
+def test_every_setting_reaches_the_run(place):
+    given = {
+        "lr": 0.01,
+        "momentum": 0.25,
+        "batch_size": 4,
+        "period": 5,
+        "steps": 2,
+        "gradients": 999,
+        "n": 32,
+        "evaluate_every": 1,
+        "epsilon": 0.1,
+        "sigma2": 2.5,
+        "c_gamma": 3.0,
+        "c_epsilon": 4.0,
+        "alpha": 0.5,
+        "beta": 0.75,
+        "gamma": 0.125,
+        "rho": 0.5,
+        "weights": [0.25, 0.75],
+        "lr_of": {"mgd": 0.5, "moco+": 0.25},
+    }
+    assert set(given) == set(OPTIONS)
+    spelt = {"weights": "0.25,0.75", "lr_of": "MGD=0.5,moco+=0.25"}
+    options = [f"--{name.replace('_', '-')}={spelt.get(name, value)}" for name, value in given.items()]
+    call("run", "tiny", "--method", "stimulus+", "--out", "x", *options)
+    kept = settings_of(place / "x")
+    assert {name: kept[name] for name in given} == given
+    assert kept["n_train"] == 32
+
+
+def test_lr_counts_for_every_method_also_those_with_their_own(place):
+    call("run", "tiny", "--method", "moco", "--steps", 1, "--out", "own")
+    call("run", "tiny", "--method", "moco", "--steps", 1, "--out", "given", "--lr", 0.2)
+    assert json.loads((place / "own/summary.json").read_text())["lr"] == 0.01
+    assert json.loads((place / "given/summary.json").read_text())["lr"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "tinny"], "there is no experiment or study 'tinny'; did you mean 'tiny'?"),
+        (["compare", "zzz"], "there is no experiment or study 'zzz'; Known: tiny, squares"),
+        (["run", "tiny", "--method", "stimulsu"], "there is no method 'stimulsu'; did you mean 'stimulus'?"),
+        (["compare", "tiny", "--methods", "mgd,smdg"], "there is no method 'smdg'; did you mean"),
+        (["run", "tiny", "--batch-size", "65"], "batch_size must be at most the number of samples, 64, found 65"),
+        (["run", "tiny", "--set", "colour=1"], "setting 'colour' is unknown"),
+        (["run", "tiny", "--set", "colour"], "--set must read NAME=VALUE, found 'colour'"),
+        (["run", "squares", "--method", "mgd"], "squares is a study"),
+        (["run", "squares", "--lr", "0.1"], "there is no setting of the study 'squares' named 'lr'; Known: sizes"),
+        (["run", "squares", "--set", "sizes=3"], "sizes must be of the kind of [1, 2, 3], found 3"),
+        (["run", "squares", "--seed", "1"], "leave out --method and --seed"),
+        (["compare", "squares", "--methods", "mgd"], "leave out --methods"),
+        (["report", "nowhere"], "there is no directory 'nowhere'"),
+        (["report", "."], "holds no runs; make some first"),
+        (["data", "check", "minst"], "there is no data set 'minst'; did you mean 'mnist'?"),
+        (["data", "list", "--data", "nowhere"], "nowhere: expected the data folder that --data names"),
+        (["data", "fetch", "celeba"], "celeba cannot be downloaded"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_code_2(place, arguments, said):
+    result = call(*arguments, code=2)
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--lr", "-1"),
+        ("--lr", "0"),
+        ("--lr", "nan"),
+        ("--lr", "fast"),
+        ("--momentum", "1.5"),
+        ("--steps", "0"),
+        ("--steps", "2.5"),
+        ("--batch-size", "-3"),
+        ("--period", "0"),
+        ("--n", "0"),
+        ("--epsilon", "0"),
+        ("--rho", "inf"),
+        ("--sigma2", "lots"),
+        ("--weights", "0.5;0.5"),
+        ("--lr-of", "mgd"),
+        ("--lr-of", "mdg=0.1"),
+        ("--seed", "-1"),
+        ("--checkpoint-every", "0"),
+    ],
+)
+def test_bad_values_name_the_option(place, option, value):
+    result = call("run", "tiny", f"{option}={value}", code=2)
+    assert f"'{option}'" in result.stderr
+    assert not (place / "runs").exists()
+
+
+def test_debug_shows_the_error_itself():
+    result = CliRunner().invoke(cli.app, ["run", "tyni", "--debug"])
+    assert isinstance(result.exception, stimulus_moo.InvalidOption)
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(place):
+    (place / "file").write_text("")
+    result = call("run", "tiny", "--out", "file/x", code=2)
+    assert result.stderr.startswith("error: ")
+    assert "file" in result.stderr
+
+
+def test_an_occupied_directory_is_refused_and_resume_is_named():
+    call("run", "tiny", "--quick")
+    assert "add --resume to continue it" in call("run", "tiny", "--quick", code=2).stderr
+    assert "complete already" in call("run", "tiny", "--quick", "--resume").stderr
+
+
+def test_a_diverged_run_says_so_and_exits_with_3(place):
+    result = call("run", "tiny", "--method", "mgd", "--lr", "1e12", code=3)
+    assert "diverged after" in result.stderr
+    assert json.loads((place / "runs/tiny/mgd/seed-0/summary.json").read_text())["diverged"]
+
+
+def test_compare_adds_the_baselines_and_prints_what_was_measured(place):
+    result = call("compare", "tiny", "--methods", "stimulus", "--seeds", 2, "--steps", 3, "--out", "x")
+    found = {(run.method, run.seed) for run in load_runs(place / "x")}
+    assert found == {(method, seed) for method in ("stimulus", *BASELINES) for seed in (0, 1)}
+    assert len(result.stderr.splitlines()) == 6
+    for said in ("Loss, first", "Loss, second", "Stationarity", "Test error", "Samples", "Gradients", "Seconds"):
+        assert said in result.stdout
+    for said in ("STIMULUS", "Scalarisation, SGD", "Scalarisation, Adam", "±", "2 seeds (0, 1)", "64 samples"):
+        assert said in result.stdout
+    assert "Step sizes: 0.05 for stimulus, scalarisation, scalarisation-adam." in result.stdout
+
+
+def test_compare_shows_only_what_it_compared(place):
+    call("compare", "tiny", "--methods", "mgd", "--seeds", 2, "--steps", 2)
+    result = call("compare", "tiny", "--methods", "smgd", "--seeds", 1, "--steps", 2, "--resume")
+    assert "SMGD" in result.stdout
+    assert " MGD " not in result.stdout
+    assert "seed 0." in result.stdout
+
+
+def test_quick_compares_one_seed(place):
+    call("compare", "tiny", "--quick")
+    assert {run.seed for run in load_runs(place / "runs")} == {0}
+    assert {run.method for run in load_runs(place / "runs")} == {*fake_lab.TINY.methods, *BASELINES}
+
+
+def test_a_diverging_method_does_not_end_a_comparison():
+    result = call("compare", "tiny", "--seeds", 1, "--steps", 9, "--lr-of", "mgd=1e12")
+    assert "diverged: 1 of 1" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_run_and_compare_do_the_same_with_a_study(place, command):
+    result = call(command, "squares")
+    assert "Squares of numbers: holds" in result.stdout
+    assert "9 cells" in result.stdout
+    assert len(result.stderr.splitlines()) == 9
+    assert json.loads((place / "runs/squares/study.json").read_text())["seeds"] == 3
+
+
+def test_settings_of_a_study_are_set_by_name(place):
+    call("run", "squares", "--set", "sizes=[4, 5]", "--out", "x")
+    assert settings_of(place / "x")["settings"] == {"sizes": [4, 5]}
+
+
+def test_ctrl_c_between_steps_is_clean(place, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    study = dataclasses.replace(fake_lab.SQUARES, run=interrupted)
+    monkeypatch.setattr(cli, "catalogue", lambda: ({}, {"squares": study}))
+    monkeypatch.setattr(sys, "argv", ["stimulus-moo", "run", "squares"])
+    result = call("run", "squares", code=130)
+    assert result.stderr.splitlines()[-1] == "  stimulus-moo run squares --resume"
+
+
+def test_warnings_are_lines(place):
+    call("run", "tiny", "--quick", "--out", "x")
+    with (place / "x/metrics.jsonl").open("a") as file:
+        file.write("half a li")
+    result = call("run", "tiny", "--quick", "--out", "x", "--resume")
+    assert result.stderr.splitlines()[-1].startswith("warning: x/metrics.jsonl, line 7: cut off after 9 bytes")
+
+
+def test_data_list_and_check(place):
+    assert "built in" in call("data", "list").stdout
+    assert "built in" in call("data", "check", "digits").stdout
+    assert "missing" in call("data", "check", "mnist", code=1).stdout
+    assert "missing" in call("data", "check").stdout
+
+
+def test_the_demo_compares_digits_and_goes_on_by_itself(place, monkeypatch):
+    digits = dataclasses.replace(fake_lab.TINY, name="digits", settings=fake_lab.TINY.settings.override({"steps": 2}))
+    monkeypatch.setattr(cli, "catalogue", lambda: ({"digits": digits}, {}))
+    monkeypatch.setattr("stimulus_moo.lab.report.write_report", lambda folder: folder / "report.html")
+    first = call("demo")
+    assert "report: runs/demo/report.html" in first.stdout
+    assert "A tiny regression" in first.stdout
+    assert call("demo").stderr.count("complete already") == cli.DEMO_SEEDS * 4
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_the_lab_s_packages_it_says_what_to_install(monkeypatch, capsys, package):
+    for name in list(sys.modules):
+        if name.partition(".")[0] == package or name.startswith(("stimulus_moo.lab.cli", "stimulus_moo.lab.watch")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(stimulus_moo.lab, "cli")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == (
+        f"error: the command line needs the package {package!r}: pip install 'stimulus-moo[lab]'\n"
+    )
+
+
+def test_shells_complete_names(monkeypatch):
+    environment = {"_STIMULUS_MOO_COMPLETE": "complete_bash", "COMP_WORDS": "stimulus-moo run ti", "COMP_CWORD": "2"}
+    result = CliRunner().invoke(cli.app, [], env=environment, prog_name="stimulus-moo")
+    assert result.stdout.split() == ["tiny"]

@@ -1,0 +1,330 @@
+"""fit: data handling, stopping, evaluation, callbacks, checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, random_split
+
+from stimulus_moo import (
+    METHODS,
+    Fixed,
+    InvalidBatch,
+    InvalidOption,
+    MissingDependency,
+    StateMismatch,
+    fit,
+    pareto_stationarity,
+)
+from tests.database import same
+
+N = 100
+X = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
+Y = torch.stack([X.sum(1), X[:, 0] - X[:, 1]], dim=1)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(3, 1)
+
+
+def losses(model: nn.Module, batch: Any) -> Tensor:
+    x, y = batch
+    return (model(x) - y).square().mean(0)
+
+
+def train(**changes: Any) -> Any:
+    options = {"method": "stimulus-m", "lr": 0.05, "steps": 30, "progress": False, **changes}
+    return fit(
+        options.pop("model", None) or model(), options.pop("losses", losses), options.pop("data", (X, Y)), **options
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_lowers_both_losses(method: str) -> None:
+    start = losses(model(), (X, Y))
+    result = train(method=method, steps=100)
+    assert all(after < before for after, before in zip(result.losses, start.tolist(), strict=True))
+    assert result.stopped == "steps"
+    assert len(result.history) == result.steps == 100
+
+
+def test_batch_and_period_default_to_the_root_of_n() -> None:
+    result = train(steps=11)
+    assert result.history["anchored"] == [True] + [False] * 9 + [True]
+    assert result.samples == 2 * N + 9 * 10
+    assert result.gradients == 2 * N + 9 * 20
+
+
+def test_every_batch_is_full_and_an_epoch_sees_no_sample_twice() -> None:
+    seen: list[list[int]] = []
+
+    def spy(model: nn.Module, batch: Any) -> Tensor:
+        seen.append(batch[2].tolist())
+        return losses(model, batch[:2])
+
+    train(losses=spy, data=(X, Y, torch.arange(N)), method="smgd", batch_size=30, steps=6)
+    batches = seen[:6]
+    assert [len(batch) for batch in batches] == [30] * 6
+    assert len({i for batch in batches[:3] for i in batch}) == 90
+    assert batches[:3] != batches[3:]
+
+
+@dataclass
+class Pairs:
+    x: Tensor
+    y: Tensor
+
+
+class MapStyle(Dataset):
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return X[i], Y[i]
+
+
+def by_name(model: nn.Module, batch: Any) -> Tensor:
+    return losses(model, (batch["x"], batch["y"]) if isinstance(batch, dict) else (batch.x, batch.y))
+
+
+@pytest.mark.parametrize(
+    ("data", "loss"),
+    [
+        (TensorDataset(X, Y), losses),
+        ({"x": X, "y": Y}, by_name),
+        (Pairs(X, Y), by_name),
+        (MapStyle(), losses),
+        ([(x, y) for x, y in zip(X, Y, strict=True)], losses),
+        (random_split(TensorDataset(X, Y), [N, 0])[0].dataset, losses),
+    ],
+    ids=["tensor-dataset", "dict", "dataclass", "map-style", "list", "split"],
+)
+def test_every_kind_of_data_gives_the_same_run(data: Any, loss: Any) -> None:
+    reference, other = train(), train(data=data, losses=loss)
+    assert torch.allclose(reference.model.weight, other.model.weight, atol=1e-7)
+    assert reference.gradients == other.gradients
+
+
+def test_a_random_split_is_indexed_not_collated(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, _ = random_split(TensorDataset(X, Y), [80, 20], generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(TensorDataset, "__getitem__", None)  # fetching a single sample would fail
+    result = train(data=part, steps=12)
+    assert result.history["samples"][0] == 80
+
+
+def test_stops_at_the_gradient_budget() -> None:
+    result = train(steps=None, gradients=500)
+    assert result.stopped == "gradients"
+    assert result.history["gradients"][-2] < 500 <= result.gradients
+
+
+def test_stops_at_the_tolerance() -> None:
+    result = train(steps=2000, tolerance=1e-6, lr=0.1)
+    assert result.stopped == "tolerance"
+    assert result.stationarity <= 1e-6
+    assert result.steps < 2000
+    assert result.stationarity == pytest.approx(pareto_stationarity(result.model, losses, [(X, Y)]), rel=1e-3)
+
+
+def test_a_thousand_steps_without_any_limit() -> None:
+    assert train(steps=None, method="smgd", batch_size=2, evaluation=[(X, Y)]).steps == 1000
+
+
+def test_evaluations_are_recorded_and_not_counted() -> None:
+    plain, evaluated = train(), train(evaluate_every=7)
+    assert plain.gradients == evaluated.gradients
+    assert torch.equal(plain.model.weight, evaluated.model.weight)
+    marked = [row["step"] for row in evaluated.history if "stationarity" in row]
+    assert marked == [6, 13, 20, 27, 29]
+    last = list(evaluated.history)[-1]
+    assert last["full_losses"] == pytest.approx(losses(evaluated.model, (X, Y)).tolist(), rel=1e-6)
+
+
+def test_history_becomes_a_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = train(evaluate_every=10).frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert len(frame) == 30
+    assert {"step", "samples", "gradients", "loss_0", "loss_1", "weight_1", "sq_norm", "full_loss_0"} <= set(
+        frame.columns
+    )
+    assert frame["stationarity"].notna().sum() == 3
+
+
+def test_a_frame_without_pandas_is_refused_kindly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(MissingDependency, match=r"stimulus-moo\[lab\]"):
+        train(steps=1).frame()
+
+
+def test_callbacks_see_every_step_and_may_stop() -> None:
+    seen = []
+
+    def stop(progress: Any) -> bool:
+        seen.append((progress.step, progress.record["gradients"] == progress.multigradient.gradients))
+        return progress.step == 5
+
+    result = train(callbacks=[stop])
+    assert seen == [(i, True) for i in range(1, 6)]
+    assert (result.stopped, result.steps) == ("callback", 5)
+
+
+def test_scheduler_optimizer_and_weighting_take_their_place() -> None:
+    rates = []
+    result = train(
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.05),
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5),
+        weighting=Fixed([0.25, 0.75]),
+        callbacks=[lambda p: rates.append(p.optimizer.param_groups[0]["lr"])],
+    )
+    assert rates[0] == 0.05
+    assert rates[-1] == pytest.approx(0.05 / 8)
+    assert all(row["weights"] == [0.25, 0.75] for row in result.history)
+
+
+def test_random_clock_picks_an_iterate() -> None:
+    path = [model().weight.detach().clone()]
+    result = train(mu=0.5, callbacks=[lambda p: path.append(p.model.weight.detach().clone())])
+    assert 0 <= result.picked_at < 30
+    assert torch.equal(result.picked["weight"], path[result.picked_at])
+
+
+@pytest.mark.parametrize("method", ["smgd", "stimulus-m", "stimulus-m+", "moco+", "page-moo", "scalarisation-adam"])
+@pytest.mark.parametrize("stop", [1, 9, 10, 17])
+def test_resume_equals_no_interruption(method: str, stop: int, tmp_path: Path) -> None:
+    def noisy(model: nn.Module, batch: Any) -> Tensor:
+        return losses(model, (nn.functional.dropout(batch[0], 0.2), batch[1]))
+
+    common = {"method": method, "losses": noisy, "mu": 0.3, "evaluate_every": 5}
+    straight = train(**common)
+    train(**common, steps=stop, checkpoint=tmp_path)
+    resumed = train(**common, checkpoint=tmp_path, resume=True)
+    assert torch.equal(straight.model.weight, resumed.model.weight)
+    assert straight.picked_at == resumed.picked_at
+    assert same([straight.picked, straight.losses], [resumed.picked, resumed.losses])
+    assert (straight.samples, straight.gradients) == (resumed.samples, resumed.gradients)
+    for a, b in zip(straight.history, resumed.history, strict=True):
+        if a["step"] == stop - 1:  # the first part evaluated at its end
+            a.pop("stationarity", None), a.pop("full_losses", None), b.pop("stationarity"), b.pop("full_losses")
+        assert a == b
+
+
+def test_resume_starts_where_there_is_nothing_yet(tmp_path: Path) -> None:
+    assert train(checkpoint=tmp_path / "new", resume=True).steps == 30
+    assert train(checkpoint=tmp_path / "new", resume=True).steps == 30  # complete: nothing left to do
+
+
+def test_an_old_checkpoint_is_not_overwritten(tmp_path: Path) -> None:
+    train(checkpoint=tmp_path, steps=3)
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+    with pytest.raises(InvalidOption, match="resume=True"):
+        train(checkpoint=tmp_path)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [({"lr": 0.1}, "lr"), ({"method": "smgd"}, "method"), ({"seed": 5}, "seed"), ({"data": (X[:50], Y[:50])}, "n=")],
+)
+def test_a_checkpoint_of_another_run_is_refused_by_name(change: Any, word: str, tmp_path: Path) -> None:
+    train(checkpoint=tmp_path, steps=3, batch_size=5, period=5)
+    fresh = model()
+    with pytest.raises(StateMismatch, match=word):
+        train(**{"model": fresh, "batch_size": 5, "period": 5, **change}, checkpoint=tmp_path, resume=True)
+    assert torch.equal(fresh.weight, model().weight)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(StateMismatch, match=r"checkpoint\.pt"):
+        train(checkpoint=tmp_path, resume=True)
+
+
+class Endless(IterableDataset):
+    def __iter__(self) -> Any:
+        generator = torch.Generator().manual_seed(3)
+        while True:
+            x = torch.randn(3, generator=generator)
+            yield x, torch.stack([x.sum(), x[0] - x[1]])
+
+
+def test_an_endless_stream_trains_with_the_plus_variant(tmp_path: Path) -> None:
+    common = {
+        "data": Endless(),
+        "method": "stimulus+",
+        "batch_size": 8,
+        "period": 8,
+        "epsilon": 0.5,
+        "anchor_batch": 32,
+    }
+    straight = train(**common, steps=40)
+    assert math.isnan(straight.stationarity)
+    assert straight.losses == []
+    assert losses(straight.model, (X, Y)).sum() < 0.5 * losses(model(), (X, Y)).sum()
+    train(**common, steps=13, checkpoint=tmp_path)
+    resumed = train(**{**common, "data": Endless()}, steps=40, checkpoint=tmp_path, resume=True)
+    assert torch.equal(straight.model.weight, resumed.model.weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"method": "stimulos"}, "did you mean 'stimulus'"),
+        ({"lr": 0}, "lr"),
+        ({"lr": "fast"}, "lr"),
+        ({"steps": 0}, "steps must be a positive integer, found 0"),
+        ({"gradients": -1}, "gradients"),
+        ({"tolerance": -1.0}, "tolerance"),
+        ({"batch_size": 101}, "at most the number of samples, 100, found 101"),
+        ({"period": 0}, "period must be a positive integer, found 0"),
+        ({"momentum": 1.5}, "momentum"),
+        ({"checkpoint_every": 0}, "checkpoint_every"),
+        ({"betta": 0.5}, "did you mean 'beta'"),
+        ({"data": Endless(), "method": "stimulus", "batch_size": 8, "period": 8}, r"\+ variants"),
+        ({"data": Endless(), "method": "stimulus+"}, "batch_size=None"),
+    ],
+)
+def test_bad_options_are_named(change: dict[str, Any], match: str) -> None:
+    fresh = model()
+    with pytest.raises(InvalidOption, match=match):
+        train(**{"model": fresh, **change})
+    assert torch.equal(fresh.weight, model().weight)
+
+
+def test_an_empty_data_set_is_refused() -> None:
+    with pytest.raises(InvalidBatch, match="empty"):
+        train(data=(X[:0], Y[:0]))
+
+
+def test_columns_of_unequal_length_are_refused() -> None:
+    with pytest.raises(InvalidBatch, match="same length"):
+        train(data=(X, Y[:7]))
+
+
+def test_progress_is_silent_when_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    train(progress=None)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_progress_shows_losses_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("rich")
+    train(progress=True)
+    shown = capsys.readouterr().err
+    assert "STIMULUS-M" in shown
+    assert "30/30" in shown
+
+
+def test_resuming_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(checkpoint=tmp_path, steps=3)
+    with caplog.at_level(logging.INFO, logger="stimulus_moo"):
+        train(checkpoint=tmp_path, steps=5, resume=True)
+    assert "at step 3" in caplog.text

@@ -1,0 +1,186 @@
+"""U in blocks: values, storage, the Gramian, the combination."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from stimulus_moo import rows as rows_module
+from stimulus_moo.rows import Rows
+
+
+def parameters() -> list[Tensor]:
+    """Shapes and dtypes of a trunk, two heads and a scalar, of 6 + 3 + 2 + 1 entries."""
+    kinds = [torch.float64, torch.float32, torch.bfloat16, torch.float64]
+    return [torch.zeros(shape, dtype=kind) for shape, kind in zip([(2, 3), (3,), (2, 1), ()], kinds, strict=True)]
+
+
+def filled(reach: Sequence[int], objectives: int = 2, seed: int = 0) -> tuple[Rows, Tensor]:
+    """Rows with random entries where ``reach`` allows, and the same as a dense matrix."""
+    generator = torch.Generator().manual_seed(seed)
+    own = parameters()
+    rows = Rows(own, objectives, [True] * len(own))
+    rows.cover(reach)
+    dense = torch.zeros(objectives, sum(p.numel() for p in own), dtype=torch.float64)
+    for s in range(objectives):
+        members = [i for i, mask in enumerate(reach) if mask >> s & 1]
+        gradients = [torch.randn(own[i].shape, generator=generator).to(own[i].dtype) for i in members]
+        rows.add(s, members, gradients, 0.5)
+        dense[s] = as_dense(dict(zip(members, gradients, strict=True)), own) * 0.5
+    return rows, dense
+
+
+def as_dense(parts: dict[int, Tensor], own: list[Tensor]) -> Tensor:
+    return torch.cat([parts.get(i, torch.zeros_like(p)).double().flatten() for i, p in enumerate(own)])
+
+
+def dense_of(rows: Rows) -> Tensor:
+    return torch.stack([as_dense(rows.row(s), parameters()) for s in range(rows.objectives)])
+
+
+REACHES = st.lists(st.integers(0, 7), min_size=4, max_size=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(first=REACHES, second=REACHES, weights=st.lists(st.floats(-2, 2), min_size=3, max_size=3))
+def test_rows_are_the_dense_matrix_whatever_is_reached(first: list[int], second: list[int], weights: list[float]) -> None:
+    rows, dense = filled(first, objectives=3)
+    other, more = filled(second, objectives=3, seed=1)
+    rows.merge(other, -0.25)
+    expected = dense - 0.25 * more
+    # float32 entries of order 1 are rounded at 6e-8 of their size; bfloat16 terms are exact in float32
+    torch.testing.assert_close(dense_of(rows), expected, rtol=0, atol=1e-6)
+    exact = dense_of(rows)
+    torch.testing.assert_close(rows.gramian(), exact @ exact.T, rtol=0, atol=1e-12)
+    torch.testing.assert_close(rows.sq_norms(), exact.square().sum(1), rtol=0, atol=1e-12)
+    chosen = torch.tensor(weights, dtype=torch.float64)
+    direction, sq_norm = rows.combine(chosen)
+    assert [d is None for d in direction] == [not a | b for a, b in zip(first, second, strict=True)]
+    # computed from rows in float32, so to its rounding
+    assert float(sq_norm) == pytest.approx(float((chosen @ exact).square().sum()), rel=1e-5, abs=1e-10)
+
+
+def test_direction_has_the_shape_and_dtype_of_the_parameters() -> None:
+    rows, dense = filled([3, 1, 2, 3])
+    direction, _ = rows.combine(torch.tensor([0.25, 0.75], dtype=torch.float64))
+    for d, p in zip(direction, parameters(), strict=True):
+        assert d is not None
+        assert (d.shape, d.dtype) == (p.shape, p.dtype)
+    parts = {i: d for i, d in enumerate(direction) if d is not None}
+    expected = 0.25 * dense[0] + 0.75 * dense[1]
+    torch.testing.assert_close(as_dense(parts, parameters()), expected, rtol=0, atol=1e-2)  # bfloat16: 3 digits
+
+
+def test_what_one_objective_reaches_is_stored_once() -> None:
+    own = [torch.zeros(10, 10), torch.zeros(7), torch.zeros(5)]
+    rows = Rows(own, 2, [True] * 3)
+    rows.cover([0b11, 0b01, 0b10])
+    assert sum(block.matrix.numel() for block in rows.blocks) == 2 * 100 + 7 + 5
+    assert len(rows.blocks) == 3
+
+
+def test_a_model_without_heads_is_one_matrix() -> None:
+    own = [torch.zeros(3, 2), torch.zeros(4), torch.zeros(())]
+    rows = Rows(own, 5, [True] * 3)
+    rows.cover([0b11111] * 3)
+    assert [block.matrix.shape for block in rows.blocks] == [(5, 11)]
+
+
+def test_rows_are_at_least_float32() -> None:
+    own = [torch.zeros(2, dtype=kind) for kind in (torch.float16, torch.bfloat16, torch.float32, torch.float64)]
+    rows = Rows(own, 1, [True] * 4)
+    rows.cover([1] * 4)
+    kinds = [part.dtype for part in rows.row(0).values()]
+    assert kinds == [torch.float32, torch.float32, torch.float32, torch.float64]
+    rows.add(0, [1], [torch.tensor([256.0, 1.0], dtype=torch.bfloat16)], 1.0)
+    rows.add(0, [1], [torch.tensor([1.0, 2**-9], dtype=torch.bfloat16)], 1.0)
+    assert rows.row(0)[1].tolist() == [257.0, 1.0 + 2**-9]  # both would be lost in bfloat16
+
+
+def test_gramian_counts_only_what_decides_and_sq_norm_counts_all() -> None:
+    own = [torch.zeros(2), torch.zeros(3)]
+    rows = Rows(own, 2, [True, False])
+    rows.cover([3, 3])
+    rows.add(0, [0, 1], [torch.tensor([1.0, 2.0]), torch.ones(3)], 1.0)
+    rows.add(1, [0, 1], [torch.tensor([0.0, 1.0]), torch.ones(3)], 1.0)
+    assert rows.gramian().tolist() == [[5.0, 2.0], [2.0, 1.0]]
+    assert float(rows.combine(torch.ones(2, dtype=torch.float64))[1]) == 1 + 9 + 3 * 4
+
+
+def test_gramian_in_chunks_is_the_gramian(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, dense = filled([3, 3, 3, 3])
+    monkeypatch.setattr(rows_module, "_CHUNK", 2)
+    torch.testing.assert_close(rows.gramian(), dense @ dense.T, rtol=1e-14, atol=1e-14)
+
+
+def test_gramian_of_float32_rows_is_exact_in_float64() -> None:
+    own = [torch.zeros(3)]
+    rows = Rows(own, 1, [True])
+    rows.cover([1])
+    rows.add(0, [0], [torch.tensor([4096.0, 1.0, 1.0])], 1.0)
+    assert rows.gramian().item() == 4096.0**2 + 2  # float32 would give 4096^2
+
+
+def test_clear_forgets_values_and_reach_and_keeps_the_memory() -> None:
+    rows, _ = filled([3, 1, 2, 3])
+    matrices = [block.matrix.data_ptr() for block in rows.blocks]
+    rows.clear()
+    assert rows.row(0) == {}
+    assert rows.combine(torch.ones(2, dtype=torch.float64))[0] == [None] * 4
+    rows.cover([1, 0, 0, 0])
+    assert [block.matrix.data_ptr() for block in rows.blocks] == matrices
+    assert dense_of(rows).abs().max() == 0
+
+
+def test_a_wider_reach_keeps_the_values() -> None:
+    rows, dense = filled([1, 0, 2, 3])
+    rows.cover([3, 3, 2, 3])
+    torch.testing.assert_close(dense_of(rows), dense, rtol=0, atol=1e-6)
+    assert rows.layout == [3, 3, 2, 3]
+    assert set(rows.row(1)) == {0, 1, 2, 3}
+
+
+def test_room_that_is_made_ahead_is_not_reach() -> None:
+    rows = Rows(parameters(), 2, [True] * 4)
+    rows.make_room([3, 3, 3, 3])
+    rows.cover([1, 0, 0, 0])
+    assert (rows.layout, rows.reach) == ([3, 3, 3, 3], [1, 0, 0, 0])
+    assert set(rows.row(0)) == {0}
+    assert rows.row(1) == {}
+
+
+def test_memory_that_runs_out_leaves_the_rows_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, dense = filled([1, 0, 2, 3])
+    whole = rows_module.Block.__init__
+
+    def fails(self: rows_module.Block, objectives: list[int], members: list[int], own: Sequence[Tensor]) -> None:
+        if members == [2]:
+            raise MemoryError
+        whole(self, objectives, members, own)
+
+    monkeypatch.setattr(rows_module.Block, "__init__", fails)
+    with pytest.raises(MemoryError):
+        rows.cover([3, 3, 3, 3])
+    torch.testing.assert_close(dense_of(rows), dense, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_first_non_finite_names_the_row(value: float) -> None:
+    rows, _ = filled([3, 1, 2, 3])
+    assert rows.first_non_finite() is None
+    rows.add(1, [0], [torch.full((2, 3), value, dtype=torch.float64)], 1.0)
+    assert rows.first_non_finite() == 1
+    rows.add(0, [1], [torch.full((3,), value)], 1.0)
+    assert rows.first_non_finite() == 0
+
+
+def test_a_sum_that_overflows_is_not_a_non_finite_row() -> None:
+    rows = Rows([torch.zeros(2)], 1, [True])
+    rows.cover([1])
+    rows.add(0, [0], [torch.full((2,), 3e38)], 1.0)
+    assert rows.first_non_finite() is None
