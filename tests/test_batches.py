@@ -93,7 +93,7 @@ def test_first_tensor_in_insertion_order_gives_the_size() -> None:
 
 
 def test_lists_and_arrays_per_sample_are_cut_and_the_rest_is_repeated() -> None:
-    x, y = columns(3)
+    x, _ = columns(3)
     names, array, scalar = ["a", "b", "c"], np.array([1.0, 2.0, 3.0]), torch.tensor(0.5)
     batch = {"x": x, "names": names, "array": array, "scalar": scalar, "label": "abc", "short": [1, 2], "none": None}
     first, second = split(batch, 2)
@@ -130,7 +130,7 @@ def test_a_batch_without_tensors_is_refused(batch: Any) -> None:
 
 
 def test_a_first_tensor_without_dimension_is_refused() -> None:
-    with pytest.raises(InvalidBatch, match="leading .* dimension, found a 0-d tensor"):
+    with pytest.raises(InvalidBatch, match=r"leading .* dimension, found a 0-d tensor"):
         leading_size((torch.tensor(1.0), torch.zeros(3)))
 
 

@@ -287,7 +287,9 @@ def test_no_more_than_micro_batch_samples_are_evaluated_at_once() -> None:
 def test_a_batch_size_function_decides_weights_and_counts() -> None:
     model = two_heads()
     anchor = [COLUMNS, (COLUMNS[0][:6], COLUMNS[1][:6])]
-    mg = MultiGradient(model, two_losses, Recursive(anchor, 4), batch_size=lambda batch: 3 if len(batch[0]) == 24 else 1)
+    mg = MultiGradient(
+        model, two_losses, Recursive(anchor, 4), batch_size=lambda batch: 3 if len(batch[0]) == 24 else 1
+    )
     mg.backward()
     expected = 0.75 * jacobian(model, two_losses, anchor[0]) + 0.25 * jacobian(model, two_losses, anchor[1])
     torch.testing.assert_close(stored_rows(mg), expected, rtol=0, atol=1e-13)

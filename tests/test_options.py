@@ -37,12 +37,15 @@ def test_every_check_returns_its_type_or_names_argument_and_value(value: Any) ->
         choice: (lambda: choice("size", value, ("a", "b")), str),
     }
     for check, kind in checks.values():
+        refused = None
         try:
             assert type(check()) is kind
         except StimulusError as error:
-            assert isinstance(error, InvalidOption)
-            assert str(error).startswith("size must")
-            assert str(error).endswith(f"found {value!r}")
+            refused = error
+        if refused is not None:
+            assert isinstance(refused, InvalidOption)
+            assert str(refused).startswith("size must")
+            assert str(refused).endswith(f"found {value!r}")
 
 
 @pytest.mark.parametrize("value", [1, 7, np.int64(3), 10**400])

@@ -90,7 +90,13 @@ def test_states_are_copies_and_foreign_ones_are_refused() -> None:
     assert state["picked"][0].tolist() == [0.0, 0.0]
     other = RandomClock([nn.Parameter(torch.zeros(3))], mu=1.0, lr=0.1)
     before = other.state_dict()
-    for broken in (state, state | {"picked": []}, state | {"picked": [1.0]}, state | {"picked": 1}, state | {"seen": None}):
+    for broken in (
+        state,
+        state | {"picked": []},
+        state | {"picked": [1.0]},
+        state | {"picked": 1},
+        state | {"seen": None},
+    ):
         with pytest.raises(StateMismatch, match="RandomClock"):
             other.load_state_dict(broken)
     assert same(other.state_dict(), before)

@@ -48,7 +48,9 @@ REACHES = st.lists(st.integers(0, 7), min_size=4, max_size=4)
 
 @settings(max_examples=40, deadline=None)
 @given(first=REACHES, second=REACHES, weights=st.lists(st.floats(-2, 2), min_size=3, max_size=3))
-def test_rows_are_the_dense_matrix_whatever_is_reached(first: list[int], second: list[int], weights: list[float]) -> None:
+def test_rows_are_the_dense_matrix_whatever_is_reached(
+    first: list[int], second: list[int], weights: list[float]
+) -> None:
     rows, dense = filled(first, objectives=3)
     other, more = filled(second, objectives=3, seed=1)
     rows.merge(other, -0.25)

@@ -82,7 +82,11 @@ BROKEN = [
     ("missing", lambda state: {k: v for k, v in state.items() if k != "rate"}, r"missing entries \['rate'\]"),
     ("unknown", lambda state: state | {"more": 1}, r"unknown entries \['more'\]"),
     ("inner kind", lambda state: state | {"inner": {"kind": "Outer"}}, "Outer.inner is of kind 'Outer'"),
-    ("inner count", lambda state: state | {"inner": state["inner"] | {"count": "1"}}, "Outer.inner.count must be a number"),
+    (
+        "inner count",
+        lambda state: state | {"inner": state["inner"] | {"count": "1"}},
+        "Outer.inner.count must be a number",
+    ),
     ("rate", lambda state: state | {"rate": None}, "Outer.rate must be a number, found None"),
     ("shape", lambda state: state | {"vector": torch.zeros(3)}, r"Outer.vector must be a tensor of shape \[2\]"),
     ("dtype", lambda state: state | {"vector": torch.zeros(2).int()}, "Outer.vector must be .* torch.float32"),

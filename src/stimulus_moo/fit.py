@@ -171,10 +171,9 @@ def fit(
             if folder is not None and run.step % every == 0:
                 checkpoints.save(folder, run.state_dict())
                 saved = run.step
-    result = run.result(stopped)
     if folder is not None and saved != run.step:
         checkpoints.save(folder, run.state_dict())
-    return result
+    return run.result(stopped)
 
 
 @dataclass(frozen=True)

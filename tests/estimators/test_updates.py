@@ -119,7 +119,9 @@ def test_storm() -> None:
 
 
 def test_storm_with_beta_one_is_the_mini_batch_and_costs_as_much() -> None:
-    mg = run(Storm(1.0), lambda reference, model, batch, t, _: setattr(reference, "u", jacobian(model, two_losses, batch)))
+    mg = run(
+        Storm(1.0), lambda reference, model, batch, t, _: setattr(reference, "u", jacobian(model, two_losses, batch))
+    )
     assert (mg.samples, mg.gradients) == (72, 72)
 
 

@@ -72,7 +72,7 @@ def metrics(folder: Path) -> str:
 
 if __name__ == "__main__":
     from stimulus_moo.__main__ import main
-    from stimulus_moo.lab import cli
+    from stimulus_moo.lab import cli_arguments
 
-    cli.catalogue = catalogue
+    cli_arguments.catalogue = catalogue
     main()

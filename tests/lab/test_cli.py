@@ -1,19 +1,22 @@
 import dataclasses
+import io
 import json
 import sys
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import stimulus_moo
 from stimulus_moo import METHODS
 from stimulus_moo.__main__ import main
-from stimulus_moo.lab import cli
+from stimulus_moo.lab import cli, cli_arguments
 from stimulus_moo.lab.cli_options import OPTIONS
 from stimulus_moo.lab.experiment import Settings
 from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
 from stimulus_moo.lab.runner import BASELINES
 from stimulus_moo.lab.runs import load_runs
+from stimulus_moo.lab.watch import Watch
 
 from . import fake_lab
 
@@ -21,7 +24,7 @@ from . import fake_lab
 @pytest.fixture(autouse=True)
 def place(monkeypatch, tmp_path):
     """Every test has the tiny catalogue and a working directory of its own."""
-    monkeypatch.setattr(cli, "catalogue", fake_lab.catalogue)
+    monkeypatch.setattr(cli_arguments, "catalogue", fake_lab.catalogue)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STIMULUS_MOO_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("STIMULUS_MOO_DATA", raising=False)
@@ -50,7 +53,7 @@ def test_every_command_explains_itself(command):
 
 
 def test_list_names_every_experiment_study_and_method(monkeypatch):
-    monkeypatch.setattr(cli, "catalogue", lambda: (EXPERIMENTS, STUDIES))
+    monkeypatch.setattr(cli_arguments, "catalogue", lambda: (EXPERIMENTS, STUDIES))
     said = call("list").stdout
     for name in (*EXPERIMENTS, *STUDIES, *METHODS):
         assert name in said
@@ -243,12 +246,30 @@ def test_settings_of_a_study_are_set_by_name(place):
     assert settings_of(place / "x")["settings"] == {"sizes": [4, 5]}
 
 
+def test_tune_names_the_best_step_size_of_every_method():
+    result = call("tune", "tiny", "--methods", "mgd,smgd", "--steps", 3, "--n", 16)
+    assert "mgd lr=0.1: mean loss" in result.stderr
+    assert "Mean training loss by step size" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("--lr-of mgd=")
+    assert "squares is a study" in call("tune", "squares", code=2).stderr
+
+
+def test_the_table_breaks_no_number_on_a_narrow_screen(monkeypatch):
+    monkeypatch.setattr(cli, "stdout", lambda: Console(width=70))
+    result = call("compare", "tiny", "--seeds", 2, "--steps", 3)
+    assert result.stdout.count("STIMULUS-M ") > 1
+    assert "…" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 70
+    rows = [line.split() for line in result.stdout.splitlines() if line.strip().startswith("MGD ")]
+    assert any("192" in row for row in rows)
+
+
 def test_ctrl_c_between_steps_is_clean(place, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     study = dataclasses.replace(fake_lab.SQUARES, run=interrupted)
-    monkeypatch.setattr(cli, "catalogue", lambda: ({}, {"squares": study}))
+    monkeypatch.setattr(cli_arguments, "catalogue", lambda: ({}, {"squares": study}))
     monkeypatch.setattr(sys, "argv", ["stimulus-moo", "run", "squares"])
     result = call("run", "squares", code=130)
     assert result.stderr.splitlines()[-1] == "  stimulus-moo run squares --resume"
@@ -271,7 +292,7 @@ def test_data_list_and_check(place):
 
 def test_the_demo_compares_digits_and_goes_on_by_itself(place, monkeypatch):
     digits = dataclasses.replace(fake_lab.TINY, name="digits", settings=fake_lab.TINY.settings.override({"steps": 2}))
-    monkeypatch.setattr(cli, "catalogue", lambda: ({"digits": digits}, {}))
+    monkeypatch.setattr(cli_arguments, "catalogue", lambda: ({"digits": digits}, {}))
     monkeypatch.setattr("stimulus_moo.lab.report.write_report", lambda folder: folder / "report.html")
     first = call("demo")
     assert "report: runs/demo/report.html" in first.stdout
@@ -292,6 +313,18 @@ def test_without_the_lab_s_packages_it_says_what_to_install(monkeypatch, capsys,
     assert capsys.readouterr().err == (
         f"error: the command line needs the package {package!r}: pip install 'stimulus-moo[lab]'\n"
     )
+
+
+def test_a_terminal_sees_loss_and_time_left():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with Watch(console, "All", 2) as watch:
+        watch.begin("MGD, seed 0", 40)
+        watch.show(10, [0.5, 0.25])
+        console.print(watch._bars)
+    said = console.file.getvalue()
+    assert "loss 0.5 0.25" in said
+    assert "10/40" in said
+    assert "left" in said
 
 
 def test_shells_complete_names(monkeypatch):

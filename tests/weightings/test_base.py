@@ -82,7 +82,11 @@ def test_weights_that_are_none(weights: Any, message: str) -> None:
 
 
 def test_weights_of_other_types_are_taken_as_float64() -> None:
-    for weights in (torch.tensor([1, 2]), torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([1.0, 2.0]).half()):
+    for weights in (
+        torch.tensor([1, 2]),
+        torch.tensor([1.0, 2.0], requires_grad=True),
+        torch.tensor([1.0, 2.0]).half(),
+    ):
         found = checked(weights, 2)
         assert (found.dtype, found.requires_grad, found.tolist()) == (torch.float64, False, [1.0, 2.0])
 
@@ -112,7 +116,8 @@ def test_state_is_a_copy_and_can_be_rolled_back(build: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "target"), [(Counting(), Nested()), (Nested(Nested()), Nested()), (Nested(nn.ReLU()), Nested(nn.Identity()))]
+    ("source", "target"),
+    [(Counting(), Nested()), (Nested(Nested()), Nested()), (Nested(nn.ReLU()), Nested(nn.Identity()))],
 )
 def test_state_of_another_callable_is_refused(source: Any, target: Any) -> None:
     weighting = Adapter(target)

@@ -66,9 +66,9 @@ def test_foreign_states_are_refused() -> None:
     other(gramians(1, size=2)[0])
     with pytest.raises(StateMismatch, match=r"Smoothed.previous must be a tensor of shape \[3\]"):
         smoothed.load_state_dict(other.state_dict())
-    with pytest.raises(StateMismatch, match="Smoothed.weighting is of kind 'Fixed', this object is a MinNorm"):
+    with pytest.raises(StateMismatch, match=r"Smoothed.weighting is of kind 'Fixed', this object is a MinNorm"):
         smoothed.load_state_dict(before | {"weighting": Fixed().state_dict()})
-    with pytest.raises(StateMismatch, match="Smoothed.previous must be a Tensor or None, found 'x'"):
+    with pytest.raises(StateMismatch, match=r"Smoothed.previous must be a Tensor or None, found 'x'"):
         Smoothed(MinNorm(), alpha=0.5).load_state_dict(before | {"previous": "x"})
     assert same(smoothed.state_dict(), before)
 

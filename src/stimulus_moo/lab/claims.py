@@ -104,7 +104,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
             lower(("stimulus-m", "stimulus-m+"), ("mgd", "stimulus", "stimulus+")),
         ),
         Claim(
-            "MGD needs the most samples, the + variants fewer than STIMULUS (by arithmetic MGD 307,200 and STIMULUS 56,640)",
+            "MGD needs the most samples (307,200 by arithmetic), the + variants fewer than STIMULUS (56,640)",
             counts(
                 "samples",
                 {"mgd": 307_200, "stimulus": 56_640, "stimulus-m": 56_640},

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 import stimulus_moo
-from stimulus_moo import METHODS, InvalidOption
-from stimulus_moo.lab import cli_data
+from stimulus_moo import InvalidOption
+from stimulus_moo.lab import cli_arguments, cli_data, cli_tune
+from stimulus_moo.lab.cli_arguments import Data, Every, Name, Pairs, Quick, Resume, chosen_by, complete_method
 from stimulus_moo.lab.cli_guard import guarded, stderr, stdout
-from stimulus_moo.lab.cli_options import experiment_settings, find, find_method, study_settings, with_settings
+from stimulus_moo.lab.cli_options import experiment_settings, find_method, study_settings, with_settings
 from stimulus_moo.lab.cli_tables import print_catalogue, print_results, print_study
 from stimulus_moo.lab.experiment import Experiment, Settings
 from stimulus_moo.lab.runner import compare as compare_methods
@@ -34,43 +35,7 @@ app = typer.Typer(
     "130 and 143 stopped by Ctrl-C or SIGTERM, and can be resumed.",
 )
 app.add_typer(cli_data.app, name="data")
-
-
-def catalogue() -> tuple[Mapping[str, Experiment], Mapping[str, Study]]:
-    """Return the experiments and the studies by name."""
-    from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
-
-    return EXPERIMENTS, STUDIES
-
-
-def _complete_name(incomplete: str) -> list[str]:
-    return [name for known in catalogue() for name in known if name.startswith(incomplete)]
-
-
-def _complete_method(incomplete: str) -> list[str]:
-    return [name for name in METHODS if name.startswith(incomplete)]
-
-
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="EXPERIMENT", help="An experiment or a study; see `stimulus-moo list`.", autocompletion=_complete_name
-    ),
-]
-Data = Annotated[
-    Path | None,
-    typer.Option(help="The data folder; without it STIMULUS_MOO_DATA, then the user's cache, then a download."),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue what is there, or start where there is nothing yet.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Shrink it to about a minute.")]
-Every = Annotated[
-    int | None,
-    typer.Option(min=1, help="Steps between two checkpoints.", show_default="a tenth of the steps"),
-]
-Pairs = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, for example of a study; may be repeated."),
-]
+app.command()(cli_tune.tune)
 
 
 def _version(asked: bool) -> None:
@@ -92,7 +57,7 @@ def root(
 @guarded
 def list_all() -> None:
     """List experiments, studies and methods."""
-    experiments, studies = catalogue()
+    experiments, studies = cli_arguments.catalogue()
     print_catalogue(stdout(), experiments.values(), studies.values())
 
 
@@ -104,7 +69,7 @@ def run(
     changes: dict[str, Any],
     method: Annotated[
         str | None,
-        typer.Option(help="A method by name.", show_default="stimulus-m", autocompletion=_complete_method),
+        typer.Option(help="A method by name.", show_default="stimulus-m", autocompletion=complete_method),
     ] = None,
     seed: Annotated[
         int | None,
@@ -121,7 +86,7 @@ def run(
     pairs: Pairs = None,
 ) -> None:
     """Run one method of an experiment with one seed, or a study."""
-    chosen = _chosen(name)
+    chosen = chosen_by(name)
     if isinstance(chosen, Study):
         if method is not None or seed is not None:
             raise InvalidOption(
@@ -177,7 +142,7 @@ def compare(
     pairs: Pairs = None,
 ) -> None:
     """Run several methods of an experiment with several seeds, or a study, and print a table."""
-    chosen = _chosen(name)
+    chosen = chosen_by(name)
     seeds = seeds or (1 if quick else SEEDS)
     if isinstance(chosen, Study):
         if methods is not None:
@@ -216,7 +181,7 @@ def demo(out: Annotated[Path, typer.Option(help="The directory that holds it all
     """
     from stimulus_moo.lab.report import write_report
 
-    experiment = catalogue()[0]["digits"]
+    experiment = cli_arguments.catalogue()[0]["digits"]
     methods = with_baselines(experiment.methods)
     runs = _compare(experiment, methods, experiment.settings, DEMO_SEEDS, out, True, None, None)
     written = write_report(out)
@@ -227,12 +192,6 @@ def demo(out: Annotated[Path, typer.Option(help="The directory that holds it all
 def _data(folder: Path | None) -> dict[str, str]:
     """Return the data folder as the setting that it is for a study."""
     return {} if folder is None else {"data": str(folder)}
-
-
-def _chosen(name: str) -> Experiment | Study:
-    experiments, studies = catalogue()
-    known: dict[str, Experiment | Study] = {**experiments, **studies}
-    return known[find(name, known, "experiment or study")]
 
 
 def _compare(

@@ -54,21 +54,24 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
                 _line("error", "red", str(error) or type(error).__name__)
                 raise typer.Exit(2) from None
             except KeyboardInterrupt as stopped:
-                _line("stopped", "yellow", "everything measured so far is kept; to go on:")
-                stderr().print(f"  {resume_command()}", markup=False, highlight=False, soft_wrap=True)
+                _say_how_to_resume()
                 raise typer.Exit(stopped.code if isinstance(stopped, Interrupted) else 130) from None
 
     command.__signature__ = own.replace(parameters=[*own.parameters.values(), debug])  # type: ignore[attr-defined]
     return command
 
 
-def resume_command() -> str:
-    """Return the command under way as it must be typed to go on; ``demo`` goes on by itself."""
+def _say_how_to_resume() -> None:
+    """Print the command under way as it must be typed to go on, where it keeps what it has done."""
     program, *arguments = sys.argv
+    if arguments[:1] not in (["run"], ["compare"], ["demo"]):
+        _line("stopped", "yellow", "nothing is left half-done")
+        return
     name = f"{Path(sys.executable).name} -m stimulus_moo" if program.endswith("__main__.py") else PROGRAM
-    if "--resume" not in arguments and arguments[:1] in (["run"], ["compare"]):
+    if "--resume" not in arguments and arguments[0] != "demo":  # a demo goes on by itself
         arguments.append("--resume")
-    return f"{name} {shlex.join(arguments)}"
+    _line("stopped", "yellow", "everything measured so far is kept; to go on:")
+    stderr().print(f"  {name} {shlex.join(arguments)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_warnings_as_lines() -> None:

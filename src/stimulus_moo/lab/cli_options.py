@@ -85,6 +85,7 @@ OPTIONS: dict[str, SettingOption] = {
     "evaluate_every": SettingOption(int, "Evaluate on the whole training set after every so many steps.", 1),
     "epsilon": SettingOption(float, "STIMULUS+: the accuracy aimed at.", 0, open_low=True),
     "sigma2": SettingOption(str, "STIMULUS+: variance of one sample's gradient, or auto.", parse=_sigma2),
+    "sigma2_of": SettingOption(str, "Variances for single methods: method=value,method=value.", parse=_rates),
     "c_gamma": SettingOption(float, "STIMULUS+: c_gamma of the adaptive anchor.", 0, open_low=True),
     "c_epsilon": SettingOption(float, "STIMULUS+: c_epsilon of the adaptive anchor.", 0, open_low=True),
     "alpha": SettingOption(float, "CR-MOGM: share of the last weights.", 0, 1),
@@ -153,11 +154,12 @@ def experiment_settings(
 ) -> Settings:
     """Return an experiment's settings with what the command line says.
 
-    A step size given for all methods takes the place of those the experiment has for single ones.
+    A step size or variance given for all methods takes the place of those the experiment has for single ones.
     """
     changes = {**changes, **_pairs(pairs)}
-    if "lr" in changes and "lr_of" not in changes:
-        changes["lr_of"] = {}
+    for name in ("lr", "sigma2"):
+        if name in changes:
+            changes.setdefault(f"{name}_of", {})
     settings = experiment.settings.override(experiment.quick) if quick else experiment.settings
     return settings.override(changes)
 

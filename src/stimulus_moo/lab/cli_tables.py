@@ -68,7 +68,7 @@ def _pages(results: Results, width: int) -> list[list[int]]:
 
     def needed(i: int) -> int:
         words = results.columns[i].split() if i else [results.columns[i]]
-        return max(map(len, (*words, *(row[i].text for row in results.rows)))) + 2
+        return max(map(len, (*words, *(row[i].text for row in results.rows)))) + 3  # and its margins
 
     pages: list[list[int]] = [[0]]
     for i in range(1, len(results.columns)):

@@ -51,19 +51,21 @@ def used(panels: Any, count: int) -> list[Any]:
     return list(panels.ravel()[:count])
 
 
-def lines(panel: Any, curves: Sequence[tuple[Entry, Curve, int]], log: bool | None = None) -> bool:
-    """Draw mean and band of a column of each curve; log unless told where the values span a factor of fifty."""
+def lines(panel: Any, axis: str, curves: Sequence[tuple[Entry, Curve, int]], log: bool | None = None) -> bool:
+    """Draw mean and band of a column of each curve; unless told, log where the values span a factor of fifty."""
     from matplotlib.ticker import EngFormatter
 
     for entry, curve, column in curves:
         curve = curve.pick(thin(len(curve.x)))
-        panel.plot(curve.x, curve.mean[:, column], **line(entry))
+        point = {"marker": "o", "markersize": 4} if len(curve.x) == 1 else {}
+        panel.plot(curve.x, curve.mean[:, column], **line(entry), **point)
         if curve.seeds > 1:
             band = curve.low[:, column], curve.high[:, column]
             panel.fill_between(curve.x, *band, color=entry.style.light, alpha=0.13, linewidth=0)
-    if wide_range([(curve, column) for _, curve, column in curves]) if log is None else log:
+    columns = [(curve, column) for _, curve, column in curves]
+    if wide_range(columns) if log is None else log and any((c.mean[:, at] > 0).any() for c, at in columns):
         panel.set_yscale("log")
-    if uneven([curve for _, curve, _ in curves]):
+    if axis != "iterations" and uneven([curve for _, curve, _ in curves]):
         panel.set_xscale("log")
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
     return bool(curves)

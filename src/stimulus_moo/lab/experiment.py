@@ -17,8 +17,8 @@ class Settings:
     """The settings of a run; every field can be set from the command line.
 
     A run ends after ``steps`` iterations or ``gradients`` evaluations, whichever comes first. ``n`` is the size of the
-    training set, the paper's "full" batch; None takes all there is. ``lr_of`` gives single methods a learning rate of
-    their own.
+    training set, the paper's "full" batch; None takes all there is. ``lr_of`` and ``sigma2_of`` give single
+    methods values of their own.
     """
 
     lr: float
@@ -39,6 +39,7 @@ class Settings:
     weights: Sequence[float] | None = None
     evaluate_every: int | None = None
     lr_of: Mapping[str, float] = field(default_factory=dict)
+    sigma2_of: Mapping[str, float] = field(default_factory=dict)
 
     def override(self, changes: Mapping[str, Any]) -> Settings:
         """Return the settings with some fields changed.
@@ -58,8 +59,9 @@ class Settings:
         loop = ("steps", "gradients", "momentum", "batch_size", "period", "evaluate_every")
         return {
             "method": method,
-            "lr": self.lr_of.get(method, self.lr),
             **{name: getattr(self, name) for name in (*loop, *options)},
+            "lr": self.lr_of.get(method, self.lr),
+            "sigma2": self.sigma2_of.get(method, self.sigma2),
         }
 
 

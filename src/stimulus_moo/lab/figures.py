@@ -79,13 +79,13 @@ def loss_figure(group: Group) -> Figure | None:
     for axis, column in zip(AXES, panels.T, strict=True):
         curves = [(entry, loss_curve(entry, axis)) for entry in group.entries]
         for panel, row in zip(column, rows, strict=True):
-            drawn |= lines(panel, [(entry, c, row) for entry, c in curves if c is not None])
+            drawn |= lines(panel, axis, [(entry, c, row) for entry, c in curves if c is not None])
             panel.set(title=text(names[row]) if axis == "iterations" else "", ylabel="")
             if axis == "iterations":
                 panel.set_ylabel("Training loss")
             panel.set_xlabel(AXES[axis])
     return (
-        finish(figure, f"{group.title}: loss over the whole training set ({about_band(group)})", group)
+        finish(figure, f"{_named(group)}: loss over the whole training set ({about_band(group)})", group)
         if drawn
         else None
     )
@@ -99,9 +99,9 @@ def task_figure(group: Group) -> Figure | None:
     figure, panels = grid(-(-len(group.tasks) // 4), 4, 3.2, 2.5)
     drawn = False
     for s, panel in enumerate(used(panels, len(group.tasks))):
-        drawn |= lines(panel, [(entry, curve, s) for entry, curve in curves if curve is not None])
+        drawn |= lines(panel, "gradients", [(entry, curve, s) for entry, curve in curves if curve is not None])
         panel.set(title=text(group.tasks[s]), xlabel=AXES["gradients"])
-    return finish(figure, f"{group.title}: loss per task ({about_band(group)})", group) if drawn else None
+    return finish(figure, f"{_named(group)}: loss per task ({about_band(group)})", group) if drawn else None
 
 
 def stationarity_figure(group: Group) -> Figure | None:
@@ -110,9 +110,9 @@ def stationarity_figure(group: Group) -> Figure | None:
     drawn = False
     for axis, panel in zip(AXES, panels.ravel(), strict=True):
         curves = [(entry, stationarity_curve(entry, axis)) for entry in group.entries]
-        drawn |= lines(panel, [(entry, curve, 0) for entry, curve in curves if curve is not None], log=True)
+        drawn |= lines(panel, axis, [(entry, curve, 0) for entry, curve in curves if curve is not None], log=True)
         panel.set(xlabel=AXES[axis], ylabel="Stationarity" if axis == "iterations" else "")
-    return finish(figure, f"{group.title}: Pareto stationarity ({about_band(group)})", group) if drawn else None
+    return finish(figure, f"{_named(group)}: Pareto stationarity ({about_band(group)})", group) if drawn else None
 
 
 def weight_figure(group: Group) -> Figure | None:
@@ -130,7 +130,7 @@ def weight_figure(group: Group) -> Figure | None:
             panel.plot(curve.x[rows], smoothed[rows, s], **line(entry))
         panel.set(title=text(group.tasks[s]), xlabel="Iterations", ylabel="λ" if s % columns == 0 else "")
         panel.set_ylim(-0.02, None)
-    return finish(figure, f"{group.title}: weights λ, mean over seeds, smoothed; faint: not smoothed", group)
+    return finish(figure, f"{_named(group)}: weights λ, mean over seeds, smoothed; faint: not smoothed", group)
 
 
 def mean_weight_figure(group: Group) -> Figure | None:
@@ -138,13 +138,13 @@ def mean_weight_figure(group: Group) -> Figure | None:
     if len(group.tasks) <= FEW:
         return None
     rows = {e.label: c.mean.mean(axis=0).tolist() for e in group.entries if (c := weight_curve(e)) is not None}
-    return heat(group.tasks, rows, f"{group.title}: mean weight λ of each task") if rows else None
+    return heat(group.tasks, rows, f"{_named(group)}: mean weight λ of each task") if rows else None
 
 
 def normalised_figure(group: Group) -> Figure | None:
     """Draw the normalised losses as a heat map, for more tasks than a radar chart can name."""
     rows = normalised_losses(group) if len(group.tasks) > SOME else {}
-    return heat(group.tasks, rows, f"{group.title}: loss / largest over the methods") if rows else None
+    return heat(group.tasks, rows, f"{_named(group)}: loss / largest over the methods") if rows else None
 
 
 def radar_figure(group: Group) -> Figure | None:
@@ -168,7 +168,7 @@ def radar_figure(group: Group) -> Figure | None:
     panel.set_rgrids([0.25, 0.5, 0.75, 1.0], color="#6b7480", fontsize=8)
     legend(figure, group.entries, "outside right center", 1)
     note = "" if named else "; numbers are the tasks in order"
-    figure.suptitle(text(f"{group.title}: loss / largest over the methods{note}"), fontsize=11)
+    figure.suptitle(text(f"{_named(group)}: loss / largest over the methods{note}"), fontsize=11)
     return figure
 
 
@@ -218,6 +218,10 @@ def _figures(groups: Iterable[Group], studies: Iterable[Mapping[str, Any]]) -> I
     for study in studies:
         for i, chart in enumerate(study.get("charts") or ()):
             yield f"{_file(str(study.get('name')))}-{i + 1}", chart_figure(chart)
+
+
+def _named(group: Group) -> str:
+    return f"{group.title} [synthetic data]" if group.synthetic else group.title
 
 
 def _file(name: str) -> str:

@@ -30,7 +30,6 @@ VARIED = {
     "beta": "beta",
     "gamma": "gamma",
     "rho": "rho",
-    "divide_losses": "losses divided by",
 }
 
 

@@ -61,13 +61,24 @@ def command(group: Group, out: str = "runs") -> str:
     words = ["stimulus-moo", "compare", group.name, "--methods", ",".join(group.methods)]
     words += ["--seeds", str(len(group.seeds)), "--out", out]
     known = EXPERIMENTS.get(group.name)
-    for field in dataclasses.fields(Settings) if known else ():
-        values = {str(run.settings.get(field.name)): run.settings.get(field.name) for run in group.runs}
-        value = next(iter(values.values()))
-        plain = len(values) == 1 and isinstance(value, int | float | str)
-        if plain and value != getattr(known.settings, field.name):  # type: ignore[union-attr]
-            words += [f"--{field.name.replace('_', '-')}", str(value)]
+    if known is None:
+        return shlex.join(words)
+    first, base = group.runs[0].settings, known.settings
+    if known.quick and all(first.get(name) == value for name, value in known.quick.items()):
+        words.append("--quick")
+        base = base.override(known.quick)
+    for field in dataclasses.fields(Settings):
+        value = first.get(field.name)
+        same = all(run.settings.get(field.name) == value for run in group.runs)
+        if same and value not in (None, {}) and value != getattr(base, field.name):
+            words += [f"--{field.name.replace('_', '-')}", _argument(value)]
     return shlex.join(words)
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={item}" for name, item in value.items())
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _summary(groups: Sequence[Group], found: Sequence[Verdict], studies: Sequence[Mapping[str, Any]], name: str) -> str:
@@ -117,7 +128,7 @@ def _overview(anchor: str, group: Group, said: Verdict) -> str:
 
 def _experiment(i: int, group: Group, said: Verdict, data: Mapping[str, Any]) -> str:
     synthetic = '<span class="badge synthetic">synthetic data</span>' if group.synthetic else ""
-    claim = f'<p class="claim"><b>The paper says.</b> {escape(group.fact("claim"))}</p>' if group.fact("claim") else ""
+    claim = f'<p class="claim"><b>The claim.</b> {escape(group.fact("claim"))}</p>' if group.fact("claim") else ""
     tables = [sample_table(group), ablation_table(group), *test_tables(group)]
     by_entry = [len(table.rows) == len(group.entries) and table.columns[0] == "Method" for table in tables if table]
     shown = [table for table in tables if table]
@@ -209,7 +220,7 @@ def _details(group: Group) -> str:
 
 def _study(i: int, study: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) -> str:
     told = str(study.get("verdict") or "no verdict")
-    claim = f'<p class="claim"><b>The paper says.</b> {escape(str(study["claim"]))}</p>' if study.get("claim") else ""
+    claim = f'<p class="claim"><b>The claim.</b> {escape(str(study["claim"]))}</p>' if study.get("claim") else ""
     drawn = []
     for c, chart in enumerate(charts):
         title = str(chart.get("title") or "Chart")

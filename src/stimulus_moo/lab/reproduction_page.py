@@ -17,19 +17,19 @@ from stimulus_moo.lab.tables import comparison_table, sample_table
 _HEAD = """# Reproduction
 
 Every figure and table of the STIMULUS paper that this machine can run, and three claims it makes without showing them.
-Made by `make reproduce` (resumable) from the run directories; nothing on this page is typed in by hand. Losses are means
-over the whole training set of the experiment. `samples` counts each sample drawn once, `gradients` every per-sample
+Made by `make reproduce` (resumable) from the run directories; nothing on this page is typed in by hand. Losses are
+means over the whole training set of the experiment. `samples` counts each sample drawn once, `gradients` every per-sample
 evaluation of all gradients. The scalarisation baselines are plain SGD and Adam on the mean of the losses with the best
-learning rate of a grid; the paper has no such baseline. Verdicts follow from the rules in `lab/claims.py` and in each study:
-*holds* at the paper's settings, *holds with another step size*, or *does not hold*.
+learning rate of a grid; the paper has no such baseline. Verdicts follow from the rules in `lab/claims.py` and in each
+study: *holds* at the paper's settings, *holds with another step size*, or *does not hold*.
 """
 
 _LOOSE_ENDS = """## Loose ends of the paper, and what we chose
 
 - **Step size 0.3 on MultiMNIST.** Theory asks for at most 1/(2L). Run literally, with mean cross-entropy, see the table
   above; a second block of runs uses 0.03.
-- **The ablation's losses start near 0.0228**, while ln(10) = 2.303 and ln(10)/96 = 0.0240: the loss seems divided by the
-  batch size once more. The momentum ablation is therefore run in three readings.
+- **The ablation's losses start near 0.0228**, while ln(10) = 2.303 and ln(10)/96 = 0.0240: the loss seems divided by
+  the batch size once more. The momentum ablation is therefore run in three readings.
 - **Counting.** The river flow table counts inner samples at both points (our `gradients`), the CelebA text counts them
   once (our `samples`). Both give q = 10 and a "full" batch of 128 or 1024 samples, not q = ceil(sqrt(n)) over all data.
 - **sigma^2 of the + variants is never stated.** We chose values for which the adaptive anchors stay below n (see the

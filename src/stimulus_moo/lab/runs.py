@@ -98,12 +98,13 @@ def now() -> str:
 
 
 def open_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> dict[str, Any] | None:
-    """Return the settings that a directory was started with, or None where there is nothing yet.
+    """Return the settings that a directory was started with, or None where there is nothing yet; its lock is held.
 
     Raises:
         RunError: it holds something and ``resume`` is false, or what it holds was started with other settings or is
             damaged.
     """
+    _remove_leftovers(folder)
     kept = read_json(folder / SETTINGS) if resume or not (folder / SETTINGS).exists() else {}
     if kept is None:
         stray = sorted(path.name for path in folder.glob("*") if path.name in (METRICS, SUMMARY, CELLS, STUDY))
@@ -114,6 +115,13 @@ def open_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> dict[st
         raise occupied(folder)
     check_same(folder, kept, asked)
     return kept
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process was writing beside a file; the file itself is whole."""
+    for name in (SETTINGS, METRICS, SUMMARY, PROGRESS, CELLS, STUDY, "checkpoint.pt"):
+        for path in folder.glob(f".{name}.*"):
+            path.unlink(missing_ok=True)
 
 
 def occupied(folder: Path) -> RunError:

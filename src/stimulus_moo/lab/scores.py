@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stimulus_moo.lab.runs import Run
 
 #: Test metrics of which more is better; of all others less is.
-HIGHER_IS_BETTER = frozenset({"accuracy"})
+HIGHER_IS_BETTER = frozenset({"accuracy", "balanced accuracy"})
 
 #: Columns of a run's losses after those of its tasks.
 MEAN, WORST = -2, -1
@@ -101,9 +101,13 @@ def test_score(entry: Entry, metric: str, task: int | None) -> Score | None:
 
 
 def equal_budget(group: Group) -> float | None:
-    """Return the gradient evaluations that every run reached: the smallest total of a method that did not diverge."""
-    totals = [last_count(run, "gradients") for entry in group.entries if not entry.diverged for run in entry.runs]
-    return min((total for total in totals if total), default=None)
+    """Return the gradient evaluations that every run reached, or None if all spent about the same, to 5 %.
+
+    It is the smallest total of a method that did not diverge.
+    """
+    found = [last_count(run, "gradients") for entry in group.entries if not entry.diverged for run in entry.runs]
+    totals = [total for total in found if total]
+    return min(totals) if totals and max(totals) > 1.05 * min(totals) else None
 
 
 def loss_at(entry: Entry, axis: str, x: float, column: int = MEAN) -> Score | None:

@@ -66,7 +66,10 @@ def comparison_table(group: Group) -> Table:
     for metric in scores.test_metrics(group):
         columns.append((f"Test {metric}", _test(metric, None), metric in scores.HIGHER_IS_BETTER))
     columns += [(name, _counter(key), None) for name, key in _COUNTERS.items()]
-    note = "Losses over the whole training set at the end. Best of each column in bold; cost is not ranked."
+    note = (
+        "Losses over the whole training set at the end. Best of each column in bold; cost is not ranked. A small "
+        "stationarity beside a high loss is a plateau, not a solution."
+    )
     return _by_entry(group, "Results", columns, note)
 
 

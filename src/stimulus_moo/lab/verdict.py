@@ -37,8 +37,8 @@ def verdict(group: Group) -> Verdict:
         )
     best, score = final[0]
     sentences.append(f"Lowest mean training loss at the end: {best.label}, {_words(score)}.")
-    labels += _against(final, "at the end", sentences)
     budget = scores.equal_budget(group)
+    labels += _against(final, "at the end" if budget else "at the end, and at equal cost", sentences)
     if budget is not None:
         equal = _ranked(group, lambda entry: scores.loss_at(entry, "gradients", budget))
         labels += _against(equal, f"at equal cost ({budget:,.0f} gradient evaluations)", sentences)
@@ -118,10 +118,10 @@ def _compare(ours: Score, rival: Score) -> tuple[str, str]:
         return "level", "level with"
     ahead = ours.mean < rival.mean
     share = abs(ours.mean - rival.mean) / abs(rival.mean) if rival.mean else 0.0
-    size = (
-        f"{share:.0%} {'below' if ahead else 'above'}" if share >= 0.005 else ("just below" if ahead else "just above")
-    )
-    return ("ahead" if ahead else "behind"), size
+    if not ahead and share >= 1:
+        return "behind", f"{ours.mean / rival.mean:.1f} times that of"
+    size = f"{share:.0%}" if share >= 0.005 else "just"
+    return ("ahead", f"{size} below") if ahead else ("behind", f"{size} above")
 
 
 def _words(score: Score) -> str:

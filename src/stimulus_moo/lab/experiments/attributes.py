@@ -20,10 +20,12 @@ _PAPER = Settings(
     steps=100,
     n=1024,
     epsilon=1e-3,
-    sigma2=0.5,  # not stated in the paper; chosen so that the adaptive anchors stay below n
+    sigma2=0.5,  # not stated in the paper; chosen so that the adaptive anchors stay below n, see riverflow
+    sigma2_of={"stimulus-m+": 0.05},
     c_gamma=32.0,
     c_epsilon=32.0,
     evaluate_every=10,
+    lr_of={"scalarisation": 0.3, "scalarisation-adam": 0.003},  # best of the grid: `stimulus-moo tune attributes`
 )
 _CLAIM = (
     "MGD and the STIMULUS family reach a much lower training loss than SMGD, CR-MOGM and MoCo; MGD consumes 102,400 "

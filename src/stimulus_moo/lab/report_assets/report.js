@@ -23,7 +23,7 @@
   const narrow = (chart) => !printing && chart.clientWidth < 560;
 
   function layout(chart, x, y) {
-    const height = { radar: [380, 560, 480] }[chart.closest("figure").dataset.kind] || [320, 380, 290];
+    const height = { radar: [380, 560, 480] }[chart.closest("figure").dataset.kind] || [320, 380, 235];
     const pair = chart.closest(".panels").classList.contains("n2");
     const ink = dark() ? "#e6e9ee" : "#1b1f24", soft = dark() ? "#9aa5b1" : "#57606a";
     const axis = (given) => ({
@@ -80,7 +80,7 @@
       }
       traces.push(line(entry, at.x, from.mean[column], text, extra));
     }
-    const uneven = Math.max(...ends) > 4 * Math.min(...ends);
+    const uneven = axis !== "iterations" && Math.max(...ends) > 4 * Math.min(...ends);
     const y = { title: key === "loss" ? "Loss" : "Stationarity" }, x = { title: AXES[axis] + (uneven ? " (log scale)" : "") };
     return [[...bands, ...traces], layout(chart, scaled(x, uneven, traces.map((t) => t.x)), scaled(y, figure.dataset.scale === "log", traces.map((t) => t.y)))];
   }

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from stimulus_moo.lab.problem import Problem
 from stimulus_moo.lab.synthetic.point import Point, centred, normal, uniform
+
+
+_DENSE = 1000  # points that a front's length is measured with
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,11 @@ class FrontProblem:
 
     def front(self, points: int) -> Tensor:
         """Return points x 2 values on the front, evenly spaced along its length."""
-        dense = torch.stack([self.objectives(self.pareto_set(i / 4000)) for i in range(4001)])
-        length = torch.cat([torch.zeros(1, dtype=torch.float64), dense.diff(dim=0).norm(dim=1).cumsum(0)])
-        wanted = torch.linspace(0.0, 1.0, points, dtype=torch.float64) * length[-1]
-        return dense[torch.searchsorted(length, wanted).clamp(max=4000)]
+        shares = np.linspace(0.0, 1.0, _DENSE)
+        dense = torch.stack([self.objectives(self.pareto_set(float(u))) for u in shares]).numpy()
+        length = np.concatenate([[0.0], np.linalg.norm(np.diff(dense, axis=0), axis=1).cumsum()])
+        evenly = np.interp(np.linspace(0.0, length[-1], points), length, shares)
+        return torch.stack([self.objectives(self.pareto_set(float(u))) for u in evenly])
 
     def problem(self, n: int, *, noise: float, seed: int, start: Tensor) -> Problem:
         r"""Return the finite sum f_sj(x) = f_s(x) + a_sj . x + b_sj ||x||^2 / 2 with sum_j a_sj = sum_j b_sj = 0.
@@ -63,7 +68,7 @@ def _uniform(generator: torch.Generator, low: list[float], high: list[float]) ->
 
 
 def fonseca_fleming(dimension: int = 2) -> FrontProblem:
-    """f_1 = 1 - exp(-||x - c||^2), f_2 = 1 - exp(-||x + c||^2), c = 1/sqrt(d): concave but for two short ends.
+    """f_1 = 1 - exp(-||x - c||^2), f_2 = 1 - exp(-||x + c||^2), c = 1/sqrt(d): concave but for two tiny ends.
 
     The Pareto set is the segment from c to -c (Fonseca and Fleming, 1995).
     """
@@ -81,15 +86,17 @@ def fonseca_fleming(dimension: int = 2) -> FrontProblem:
     )
 
 
-def sphere(dimension: int = 3) -> FrontProblem:
-    """f_1 = (1 + g) cos(theta), f_2 = (1 + g) sin(theta): the front is a quarter circle, concave everywhere.
+def quarter_circle(dimension: int = 3) -> FrontProblem:
+    """f_1 = cos(theta) + g, f_2 = sin(theta) + g: the front is a quarter circle, concave everywhere.
 
-    theta = (pi / 4)(1 + sin x_1) and g = x_2^2 + ... + x_d^2: DTLZ2 (Deb et al., 2002) without its box.
+    theta = (pi / 4)(1 + sin x_1) and g = x_2^2 + ... + x_d^2. This is DTLZ2 (Deb et al., 2002) without its box, and with
+    g added where that multiplies by 1 + g: there the gradient of an objective vanishes with its value, so that points far
+    from the front are Pareto-stationary.
     """
 
     def objectives(x: Tensor) -> Tensor:
         theta = (math.pi / 4.0) * (1.0 + torch.sin(x[0]))
-        return (1.0 + x[1:].square().sum()) * torch.stack([torch.cos(theta), torch.sin(theta)])
+        return torch.stack([torch.cos(theta), torch.sin(theta)]) + x[1:].square().sum()
 
     def pareto_set(u: float) -> Tensor:
         x = torch.zeros(dimension, dtype=torch.float64)
@@ -98,8 +105,8 @@ def sphere(dimension: int = 3) -> FrontProblem:
 
     half = math.pi / 2.0
     return FrontProblem(
-        "sphere",
-        "Quarter circle (DTLZ2)",
+        "quarter-circle",
+        "Quarter circle",
         objectives,
         pareto_set,
         lambda generator: _uniform(generator, [-half] + [-1.0] * (dimension - 1), [half] + [1.0] * (dimension - 1)),
@@ -123,7 +130,7 @@ def two_bowls(dimension: int = 2) -> FrontProblem:
 
 
 #: The problems by name.
-FRONTS: dict[str, FrontProblem] = {front.name: front for front in (fonseca_fleming(), sphere(), two_bowls())}
+FRONTS: dict[str, FrontProblem] = {front.name: front for front in (fonseca_fleming(), quarter_circle(), two_bowls())}
 
 
 def in_hull(front: Tensor, tolerance: float = 1e-3) -> Tensor:

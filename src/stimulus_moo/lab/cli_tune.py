@@ -1,0 +1,58 @@
+"""``stimulus-moo tune``: the step size of every method, by grid search."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from stimulus_moo import METHODS, InvalidOption
+from stimulus_moo.lab.cli_arguments import Data, Name, Pairs, Quick, chosen_by
+from stimulus_moo.lab.cli_guard import guarded, stderr, stdout
+from stimulus_moo.lab.cli_options import experiment_settings, find_method, with_settings
+from stimulus_moo.lab.runner import with_baselines
+from stimulus_moo.lab.study import Study
+from stimulus_moo.lab.tuning import Tuned
+from stimulus_moo.lab.tuning import tune as tune_method
+from stimulus_moo.lab.watch import Watch
+
+
+@guarded
+@with_settings
+def tune(
+    name: Name,
+    changes: dict[str, Any],
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods, separated by commas.", show_default="the experiment's, and the scalarisation baselines"
+        ),
+    ] = None,
+    data: Data = None,
+    quick: Quick = False,
+    pairs: Pairs = None,
+) -> None:
+    """Find the best step size of every method by grid search, with seeds that no comparison uses."""
+    chosen = chosen_by(name)
+    if isinstance(chosen, Study):
+        raise InvalidOption(f"{name} is a study, which chooses its step sizes itself; tune an experiment")
+    names = with_baselines(chosen.methods) if methods is None else [find_method(item) for item in methods.split(",")]
+    settings = experiment_settings(chosen, quick, changes, pairs or ())
+    with Watch(stderr(), f"{chosen.title}: step sizes", None) as watch:
+        found = [tune_method(chosen, method, settings, data=data, tell=watch.end) for method in names]
+    _print(found)
+    typer.echo("--lr-of " + ",".join(f"{tuned.method}={tuned.best:g}" for tuned in found))
+
+
+def _print(found: list[Tuned]) -> None:
+    rates = sorted({lr for tuned in found for lr in tuned.scores})
+    table = Table("Method", *(f"{lr:g}" for lr in rates), title="Mean training loss by step size", title_justify="left")
+    for tuned in found:
+        scores = [
+            Text(f"{tuned.scores[lr]:.4g}" if lr in tuned.scores else "", style="bold" if lr == tuned.best else "")
+            for lr in rates
+        ]
+        table.add_row(METHODS[tuned.method].title, *scores)
+    stdout().print(table)
