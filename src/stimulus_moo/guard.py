@@ -33,9 +33,10 @@ class Guard:
             _device_module(device).set_rng_state(state, device)
         with torch.no_grad():
             for module, buffers in self._buffers:
-                module._buffers.clear()  # a module may have added buffers, or put other tensors in their place
+                for name in module._buffers.keys() - buffers.keys():
+                    del module._buffers[name]
                 for name, (buffer, values) in buffers.items():
-                    module._buffers[name] = buffer
+                    module._buffers[name] = buffer  # a module may have put another tensor in its place
                     if buffer is not None and values is not None:
                         buffer.copy_(values)
 

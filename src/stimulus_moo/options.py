@@ -40,7 +40,7 @@ def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
 
 def seed_number(value: Any) -> int:
     """Return a seed that ``torch.Generator`` takes."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0 or value >= 1 << 64:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) not in range(1 << 64):
         raise InvalidOption(f"seed must be an integer from 0 to 2^64 - 1, found {value!r}")
     return int(value)
 

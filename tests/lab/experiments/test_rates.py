@@ -87,7 +87,7 @@ def test_the_step_is_the_smallest_of_the_theorems_bounds():
 
 
 def test_a_run_that_diverges_is_none():
-    """A step of 1.2 is too long for the curvature of these data, but not yet for the random clock."""
+    """A step of 3 is too long for the curvature of these data, but not yet for the random clock."""
     assert distances({**TINY, "ridge_steps": 2000, "ridge": 0.01}, "mgd", 0, 3.0) is None
 
 

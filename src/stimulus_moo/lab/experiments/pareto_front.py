@@ -193,7 +193,8 @@ STUDY = Study(
     quick={
         "problems": ("fonseca-fleming", "quarter-circle"),
         "methods": ("stimulus", "vr-scalarisation"),
-        "starts": 16,
+        "starts": 12,
+        "steps": 150,
         "near": 0.1,
     },
     run=run,

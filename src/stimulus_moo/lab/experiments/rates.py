@@ -254,9 +254,9 @@ STUDY = Study(
         "r_squared": 0.98,
     },
     quick={
-        "horizons": (64, 128, 256, 512),
+        "horizons": (32, 64, 128, 256),
         "ridge_n": 256,
-        "ridge_steps": 600,
+        "ridge_steps": 400,
         "baselines": {"scalarisation": None},
         "ridge_baselines": {"scalarisation-adam": (0.03,)},
     },

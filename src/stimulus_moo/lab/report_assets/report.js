@@ -20,7 +20,7 @@
   };
   // plotly reads a little HTML in texts: names are shown as they are
   const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-  const narrow = (chart) => !printing && chart.clientWidth < 560;
+  const narrow = (chart) => !printing && chart.clientWidth < 480;
 
   function layout(chart, x, y) {
     const height = { radar: [380, 560, 480] }[chart.closest("figure").dataset.kind] || [320, 380, 235];

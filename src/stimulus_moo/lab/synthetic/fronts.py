@@ -14,7 +14,6 @@ from torch import Tensor
 from stimulus_moo.lab.problem import Problem
 from stimulus_moo.lab.synthetic.point import Point, centred, normal, uniform
 
-
 _DENSE = 1000  # points that a front's length is measured with
 
 
@@ -89,9 +88,9 @@ def fonseca_fleming(dimension: int = 2) -> FrontProblem:
 def quarter_circle(dimension: int = 3) -> FrontProblem:
     """f_1 = cos(theta) + g, f_2 = sin(theta) + g: the front is a quarter circle, concave everywhere.
 
-    theta = (pi / 4)(1 + sin x_1) and g = x_2^2 + ... + x_d^2. This is DTLZ2 (Deb et al., 2002) without its box, and with
-    g added where that multiplies by 1 + g: there the gradient of an objective vanishes with its value, so that points far
-    from the front are Pareto-stationary.
+    theta = (pi / 4)(1 + sin x_1) and g = x_2^2 + ... + x_d^2. This is DTLZ2 (Deb et al., 2002) without its box, and
+    with g added where that multiplies by 1 + g: there the gradient of an objective vanishes with its value, so that
+    points far from the front are Pareto-stationary.
     """
 
     def objectives(x: Tensor) -> Tensor:

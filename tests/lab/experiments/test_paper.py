@@ -1,0 +1,143 @@
+"""The paper's curve experiments: their settings are the paper's, and tiny versions train."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from stimulus_moo import fit
+from stimulus_moo.lab.data import DataError
+from stimulus_moo.lab.experiment import Experiment
+from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES, momentum_ablation
+
+#: FACTS.md: step size, momentum, inner batch, "full" batch, period
+PAPER = {
+    "multimnist": (0.3, 0.5, 96, 1024, 10),
+    "celeba": (0.0005, 0.01, 32, 1024, 10),
+    "attributes": (0.0005, 0.01, 32, 1024, 10),
+    "riverflow": (0.001, 0.1, 8, 128, 10),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_settings_are_those_of_the_paper(name: str) -> None:
+    s = EXPERIMENTS[name].settings
+    assert (s.lr, s.momentum, s.batch_size, s.n, s.period) == PAPER[name]
+    assert s.epsilon == 1e-3
+
+
+def build(experiment: Experiment, **changes: object):
+    try:
+        return experiment.build(experiment.settings.override(changes), 0, None)
+    except DataError as error:
+        pytest.skip(f"no data here: {error}")
+
+
+def shared_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the shared data set the tests must not try to download."""
+    import os
+
+    if "STIMULUS_MOO_DATA" not in os.environ:
+        pytest.skip("STIMULUS_MOO_DATA is not set")
+
+
+@pytest.mark.parametrize(("name", "tasks", "n"), [("digits", 2, 64), ("multimnist", 2, 64), ("attributes", 40, 16)])
+def test_a_tiny_version_trains(name: str, tasks: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "multimnist":
+        shared_data(monkeypatch)
+    problem = build(EXPERIMENTS[name], n=n)
+    options = {**EXPERIMENTS[name].settings.for_method("stimulus-m"), "steps": 4, "gradients": None}
+    options.update(batch_size=4, period=3, lr=0.01, evaluate_every=None)
+    result = fit(problem.model, problem.losses, problem.data, **options)
+    assert len(result.losses) == len(problem.tasks) == tasks
+    assert all(map(math.isfinite, result.losses))
+    for values in problem.test(problem.model).values():
+        assert len(values) == tasks
+        assert all(0.0 <= value <= 1.0 for value in values)
+
+
+def test_river_flow_counts_are_those_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the paper's T: its exact counts follow by arithmetic, 10 times these."""
+    shared_data(monkeypatch)
+    experiment = EXPERIMENTS["riverflow"]
+    expected = {"smgd": 800, "moco": 800, "mgd": 12_800, "stimulus": 2_720, "stimulus-m": 2_720}
+    for method, gradients in expected.items():
+        problem = build(experiment)
+        options = {**experiment.settings.for_method(method), "steps": 100, "evaluate_every": None}
+        assert fit(problem.model, problem.losses, problem.data, **options).gradients == gradients
+    for method in ("stimulus+", "stimulus-m+"):
+        problem = build(experiment)
+        options = {**experiment.settings.for_method(method), "steps": 100, "evaluate_every": None}
+        assert fit(problem.model, problem.losses, problem.data, **options).gradients < 2_720
+
+
+def test_the_start_depends_on_the_seed_and_the_data_does_not() -> None:
+    experiment = EXPERIMENTS["digits"]
+    a, b, c = (experiment.build(experiment.settings, seed, None) for seed in (0, 0, 1))
+    first, second, third = (next(iter(p.model.parameters())) for p in (a, b, c))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+    assert torch.equal(a.data[0], c.data[0])
+
+
+def test_per_method_values_are_used() -> None:
+    settings = EXPERIMENTS["riverflow"].settings
+    assert settings.for_method("scalarisation")["lr"] == 0.3
+    assert settings.for_method("mgd")["lr"] == 0.001
+    assert settings.for_method("stimulus-m+")["sigma2"] != settings.for_method("stimulus+")["sigma2"]
+
+
+def test_ablation_verdict_follows_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(better: bool):
+        def losses_at(settings, lr, momentum, seed):
+            end = (0.5 - 0.5 * momentum) if better or lr < 0.1 else (0.1 + momentum)
+            return [[2.3, 2.3], [end, end]]
+
+        return losses_at
+
+    settings = {**momentum_ablation.SETTINGS, "iterations": [100, 200]}
+    for better, verdict in ((True, "holds"), (False, "holds with another step size")):
+        monkeypatch.setattr(momentum_ablation, "losses_at", fake(better))
+        report = momentum_ablation.run(settings, 2, lambda key, compute: compute())
+        assert report["verdict"] == verdict
+        assert report["tables"][0]["rows"][0][0] == 0.1
+
+
+def test_an_untrained_ablation_is_not_called_ordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = {0.1: 2.304, 0.3: 2.303, 0.5: 2.302, 0.8: 2.301}
+    monkeypatch.setattr(momentum_ablation, "losses_at", lambda s, lr, momentum, seed: [[flat[momentum]] * 2] * 4)
+    report = momentum_ablation.run(momentum_ablation.SETTINGS, 1, lambda key, compute: compute())
+    assert report["verdict"] == "does not hold"
+
+
+def test_names_are_unique_and_studies_are_complete() -> None:
+    assert not set(EXPERIMENTS) & set(STUDIES)
+    assert set(STUDIES) == {"momentum-ablation", "strongly-convex", "scaling-law", "rates", "pareto-front"}
+    for experiment in EXPERIMENTS.values():
+        changed = experiment.settings.override(experiment.quick)
+        assert dataclasses.asdict(changed) != dataclasses.asdict(experiment.settings)
+
+
+def test_celeba_reads_the_official_layout(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    folder = tmp_path / "celeba"
+    (folder / "img_align_celeba").mkdir(parents=True)
+    names = [f"{i:06d}.jpg" for i in range(1, 9)]
+    for i, name in enumerate(names):
+        pillow.new("RGB", (178, 218), (i * 20, 80, 120)).save(folder / "img_align_celeba" / name)
+    attributes = " ".join(f"Attribute_{s}" for s in range(40))
+    rows = "\n".join(
+        f"{name} " + " ".join("1" if (i + s) % 2 else "-1" for s in range(40)) for i, name in enumerate(names)
+    )
+    (folder / "list_attr_celeba.txt").write_text(f"{len(names)}\n{attributes}\n{rows}\n")
+    parts = "\n".join(f"{name} {0 if i < 6 else 2}" for i, name in enumerate(names))
+    (folder / "list_eval_partition.txt").write_text(parts + "\n")
+    experiment = EXPERIMENTS["celeba"]
+    problem = experiment.build(experiment.settings.override({"n": 6}), 0, tmp_path)
+    assert problem.data[0].shape == (6, 3, 64, 64)
+    losses = problem.losses(problem.model, tuple(column[:2] for column in problem.data))
+    assert losses.shape == (40,)
