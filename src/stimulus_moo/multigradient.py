@@ -25,6 +25,10 @@ from stimulus_moo.weightings.min_norm import MinNorm
 
 logger = logging.getLogger("stimulus_moo")
 
+#: what a saved state holds
+_COUNTS = ("step", "samples", "gradients")
+_ENTRIES = {*_COUNTS, "kind", "version", "objectives", "engine", "rows", "previous", "layout", "estimator", "weighting"}
+
 
 @dataclass(frozen=True, eq=False)
 class Step:
@@ -191,15 +195,14 @@ class MultiGradient(Stateful):
 
     def check_state(self, state: Any, path: str = "MultiGradient") -> None:
         """Raise StateMismatch if ``state`` does not fit this object, naming the entry and the parameter."""
-        expected = set(self.state_dict())
-        if not isinstance(state, dict) or set(state) != expected or state["kind"] != "MultiGradient":
+        if not isinstance(state, dict) or set(state) != _ENTRIES or state["kind"] != "MultiGradient":
             found = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
-            raise StateMismatch(f"the state of {path} must be a dict with {sorted(expected)}, found {found}")
+            raise StateMismatch(f"the state of {path} must be a dict with {sorted(_ENTRIES)}, found {found}")
         if state["version"] != 1:
             raise StateMismatch(f"{path}.version is {state['version']!r}; this version of the library reads 1")
         if state["engine"] not in ENGINES:
             raise StateMismatch(f"{path}.engine is {state['engine']!r}, not one of {ENGINES}")
-        for name in ("step", "samples", "gradients"):
+        for name in _COUNTS:
             if not isinstance(state[name], int) or state[name] < 0:
                 raise StateMismatch(f"{path}.{name} must be a count, found {state[name]!r}")
         count, objectives = self.objective.count, state["objectives"]

@@ -92,6 +92,7 @@ def test_every_setting_reaches_the_run(place):
         "evaluate_every": 1,
         "epsilon": 0.1,
         "sigma2": 2.5,
+        "sigma2_of": {"stimulus-m+": 0.5},
         "c_gamma": 3.0,
         "c_epsilon": 4.0,
         "alpha": 0.5,
@@ -102,7 +103,7 @@ def test_every_setting_reaches_the_run(place):
         "lr_of": {"mgd": 0.5, "moco+": 0.25},
     }
     assert set(given) == set(OPTIONS)
-    spelt = {"weights": "0.25,0.75", "lr_of": "MGD=0.5,moco+=0.25"}
+    spelt = {"weights": "0.25,0.75", "lr_of": "MGD=0.5,moco+=0.25", "sigma2_of": "stimulus-m+=0.5"}
     options = [f"--{name.replace('_', '-')}={spelt.get(name, value)}" for name, value in given.items()]
     call("run", "tiny", "--method", "stimulus+", "--out", "x", *options)
     kept = settings_of(place / "x")

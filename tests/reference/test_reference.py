@@ -141,9 +141,7 @@ def test_mgd_and_stimulus_reach_the_pareto_point_of_the_counterexample():
     batches = draw_batches(0, problem.n, 60, 1)
     full = twins.mgd(problem, problem.start, steps=60, lr=0.5)
     reduced = twins.stimulus(problem, problem.start, steps=60, lr=0.5, batches=batches, period=10)
-    heavy = twins.stimulus_m(
-        problem, problem.start, steps=120, lr=0.3, batches=2 * batches, period=10, momentum=0.5
-    )
+    heavy = twins.stimulus_m(problem, problem.start, steps=120, lr=0.3, batches=2 * batches, period=10, momentum=0.5)
     for run in (full, reduced, heavy):
         assert run.x[-1, 0] == pytest.approx(problem.pareto, abs=1e-12)
 
@@ -300,9 +298,7 @@ def test_tracking_with_beta_one_forgets_and_equals_storm_with_beta_one():
 
 
 def test_moco_first_step_by_hand():
-    run = twins.moco(
-        Counterexample(), [3.0], steps=1, lr=0.1, batches=[np.array([1])], beta=0.5, gamma=0.01, rho=0.2
-    )
+    run = twins.moco(Counterexample(), [3.0], steps=1, lr=0.1, batches=[np.array([1])], beta=0.5, gamma=0.01, rho=0.2)
     # g = (7, 3.1), y = (3.5, 1.55), y.lambda = 2.525: lambda - 0.01 (y y.lambda + 0.2 lambda), then projected
     first, second = 0.5 - 0.01 * (3.5 * 2.525 + 0.1), 0.5 - 0.01 * (1.55 * 2.525 + 0.1)
     weights = np.array([first, second]) + (1 - first - second) / 2

@@ -100,9 +100,7 @@ def min_norm(u):
     best, best_value = None, None
     for support in supports(count):
         base, *others = support
-        matrix = [
-            [gram[i][j] - gram[i][base] - gram[base][j] + gram[base][base] for j in others] for i in others
-        ]
+        matrix = [[gram[i][j] - gram[i][base] - gram[base][j] + gram[base][base] for j in others] for i in others]
         right = [gram[base][base] - gram[i][base] for i in others]
         z = solve(matrix, right)
         if z is None:
@@ -309,9 +307,7 @@ def stimulus_m(problem, x0, *, steps, lr, batches, period, momentum):
     )
 
 
-def stimulus_plus(
-    problem, x0, *, steps, lr, batches, period, draw, sigma2, epsilon, c_gamma=8.0, c_epsilon=1.0
-):
+def stimulus_plus(problem, x0, *, steps, lr, batches, period, draw, sigma2, epsilon, c_gamma=8.0, c_epsilon=1.0):
     """STIMULUS+: adaptive anchor, no momentum; gamma_{t+1} = sum ||d_i||^2 / q."""
     constants = {"sigma2": sigma2, "epsilon": epsilon, "c_gamma": c_gamma, "c_epsilon": c_epsilon}
     return algorithm_1(

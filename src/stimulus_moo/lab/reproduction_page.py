@@ -18,10 +18,10 @@ _HEAD = """# Reproduction
 
 Every figure and table of the STIMULUS paper that this machine can run, and three claims it makes without showing them.
 Made by `make reproduce` (resumable) from the run directories; nothing on this page is typed in by hand. Losses are
-means over the whole training set of the experiment. `samples` counts each sample drawn once, `gradients` every per-sample
-evaluation of all gradients. The scalarisation baselines are plain SGD and Adam on the mean of the losses with the best
-learning rate of a grid; the paper has no such baseline. Verdicts follow from the rules in `lab/claims.py` and in each
-study: *holds* at the paper's settings, *holds with another step size*, or *does not hold*.
+means over the whole training set of the experiment. `samples` counts each sample drawn once, `gradients` every
+per-sample evaluation of all gradients. The scalarisation baselines are plain SGD and Adam on the mean of the losses
+with the best learning rate of a grid; the paper has no such baseline. Verdicts follow from the rules in `lab/claims.py`
+and in each study: *holds* at the paper's settings, *holds with another step size*, or *does not hold*.
 """
 
 _LOOSE_ENDS = """## Loose ends of the paper, and what we chose
@@ -52,7 +52,7 @@ def write_page(out: Path, page: Path) -> None:
         blocks = {label: groups[label][name] for label in ("paper", "other-step") if name in groups.get(label, {})}
         if blocks:
             parts.append(_experiment(name, claims, blocks))
-    parts += [_study(study) for study in load_studies(out / "studies")]
+    parts += [_study(study) for study in (load_studies(out / "studies") if (out / "studies").is_dir() else ())]
     for label, found in groups.items():
         parts += [
             _own(group) for name, group in found.items() if name not in CLAIMS and label not in ("paper", "other-step")

@@ -24,6 +24,7 @@ TINY = {
     "ridge_n": 25,
     "ridge_steps": 20,
     "ridge_dimension": 3,
+    "baselines": {"scalarisation": (2.0, 1.0), "scalarisation-adam": (0.1,)},
     "ridge_baselines": {"scalarisation": (0.05, 0.005), "scalarisation-adam": (0.03,)},
 }
 
@@ -44,6 +45,7 @@ def test_tiny_run_end_to_end():
         ("SMGD", "constant"),
         ("MoCo", "constant"),
         ("CR-MOGM", "constant"),
+        ("MGD", "1/sqrt(T)"),
         ("SMGD", "1/sqrt(T)"),
         ("MoCo", "1/sqrt(T)"),
         ("CR-MOGM", "1/sqrt(T)"),
@@ -115,6 +117,8 @@ def test_the_rules_both_ways():
     assert not fast_enough(settings, {**exponents, ("stimulus", "constant"): slow})
     assert others_slower(settings, exponents)
     assert not others_slower(settings, {**exponents, ("moco", "1/sqrt(T)"): fast})
+    assert not others_slower(settings, {**exponents, ("moco", "constant"): Line(-0.9, 0.0, 1.0)})
+    assert others_slower(settings, {**exponents, ("moco", "constant"): Line(-0.8, 0.0, 1.0)})
     followed = {method: [{"rate": 0.01}] for method in ("mgd", "stimulus")}
     assert linear(settings, followed, {method: [Line(-0.02, 0.0, 0.99)] for method in followed})
     assert not linear(settings, followed, {method: [Line(-0.005, 0.0, 0.99)] for method in followed})

@@ -16,9 +16,7 @@ class Entry:
     name: str
     build: Callable[[], nn.Module]
     input_shape: tuple[int, ...]
-    outputs: (
-        tuple[tuple[int, ...], ...] | tuple[int, ...]
-    )  # shapes of one sample's output, nested for a tuple
+    outputs: tuple[tuple[int, ...], ...] | tuple[int, ...]  # shapes of one sample's output, nested for a tuple
 
     def inputs(self, samples: int = 4) -> Tensor:
         return torch.randn(samples, *self.input_shape, generator=torch.Generator().manual_seed(7))

@@ -30,9 +30,7 @@ def test_has_no_random_layer_in_training_mode() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 1, 28, 28), (2, 3, 36, 36), (1, 36, 36), (2, 36 * 36)])
 def test_images_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(
-        InvalidBatch, match=r"needs images of shape \[n, 1, 36, 36\], found \[" + str(shape[0])
-    ):
+    with pytest.raises(InvalidBatch, match=r"needs images of shape \[n, 1, 36, 36\], found \[" + str(shape[0])):
         LeNet()(torch.zeros(shape))
 
 

@@ -79,9 +79,7 @@ def test_loads_the_trunk_and_leaves_the_heads(source: State) -> None:
 
 def test_old_files_without_batch_counters_load(source: State) -> None:
     model = ResNet18(2, norm="batch")
-    load_torchvision_weights(
-        model, {n: v for n, v in source.items() if not n.endswith("num_batches_tracked")}
-    )
+    load_torchvision_weights(model, {n: v for n, v in source.items() if not n.endswith("num_batches_tracked")})
     assert torch.equal(model.trunk.bn1.running_mean, source["bn1.running_mean"])
     assert model.trunk.bn1.num_batches_tracked == 0
 
@@ -147,9 +145,7 @@ def test_another_model_is_refused(source: State) -> None:
         load_torchvision_weights(LeNet(), source)
 
 
-def test_without_torchvision_the_error_says_what_to_do(
-    model: ResNet18, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_torchvision_the_error_says_what_to_do(model: ResNet18, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
     before = snapshot(model)
     with pytest.raises(MissingDependency, match="install torchvision or pass a state_dict"):
@@ -157,9 +153,7 @@ def test_without_torchvision_the_error_says_what_to_do(
     assert_equal_states(model.state_dict(), before)
 
 
-def test_with_torchvision_its_imagenet_weights_are_taken(
-    source: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_torchvision_its_imagenet_weights_are_taken(source: State, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     class Pretrained:

@@ -75,3 +75,13 @@ def test_hull_of_fonseca_fleming_ends_where_the_tangents_meet():
     u = 1.0 - math.sqrt(-math.log(1.0 - left[0].item()))
     slope = ((1 + u) * math.exp(-((1 + u) ** 2))) / ((1 - u) * math.exp(-((1 - u) ** 2)))
     assert slope == pytest.approx(1.0, abs=0.05)  # 2001 points resolve the tangent point to about 1e-3
+
+
+def test_dtlz2_is_stationary_off_its_front():
+    """At theta = pi/2 the first objective is 0 and has no gradient, whatever g is."""
+    start = torch.tensor([math.pi / 2, 0.8, -0.5], dtype=torch.float64)
+    for name, stationary in (("dtlz2", True), ("quarter-circle", False)):
+        problem = FRONTS[name].problem(10, noise=0.0, seed=0, start=start)
+        found = measure(problem.model, problem.losses, [problem.data])
+        assert (found.stationarity < 1e-20) is stationary
+        assert max(found.losses) > 1.5

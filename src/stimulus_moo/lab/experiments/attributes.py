@@ -24,7 +24,7 @@ _PAPER = Settings(
     sigma2_of={"stimulus-m+": 0.05},
     c_gamma=32.0,
     c_epsilon=32.0,
-    evaluate_every=10,
+    evaluate_every=20,
     lr_of={"scalarisation": 0.3, "scalarisation-adam": 0.003},  # best of the grid: `stimulus-moo tune attributes`
 )
 _CLAIM = (

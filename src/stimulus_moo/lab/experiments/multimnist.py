@@ -47,7 +47,7 @@ EXPERIMENT = Experiment(
         sigma2_of={"stimulus-m+": 0.003},
         c_gamma=32.0,
         c_epsilon=32.0,
-        evaluate_every=10,
+        evaluate_every=20,
         lr_of={"scalarisation": 0.9, "scalarisation-adam": 0.003},  # best of the grid: `stimulus-moo tune multimnist`
     ),
     build=build,

@@ -177,7 +177,7 @@ STUDY = Study(
         "methods, the variance-reduced ones included, can uncover the front. The paper shows no experiment."
     ),
     settings={
-        "problems": ("fonseca-fleming", "quarter-circle", "two-bowls"),
+        "problems": ("fonseca-fleming", "quarter-circle", "dtlz2", "two-bowls"),
         "methods": ("stimulus", "smgd", *SCALARISED),
         "starts": 30,
         "steps": 200,

@@ -52,9 +52,7 @@ class ResNet18(MultiHead):
 
     trunk: ResNet18Trunk
 
-    def __init__(
-        self, heads: int, *, width: int = 64, small_images: bool = False, norm: Norm = "group"
-    ) -> None:
+    def __init__(self, heads: int, *, width: int = 64, small_images: bool = False, norm: Norm = "group") -> None:
         require_positive_integer("heads", heads)
         trunk = ResNet18Trunk(width=width, small_images=small_images, norm=norm)
         super().__init__(trunk, nn.Linear(trunk.features, heads))
@@ -83,9 +81,7 @@ class ResNet18Trunk(nn.Module):
         _check_width_and_norm(width, norm)
         super().__init__()
         self.features = 8 * width
-        self.conv1 = (
-            _convolution(3, width, 3, stride=1) if small_images else _convolution(3, width, 7, stride=2)
-        )
+        self.conv1 = _convolution(3, width, 3, stride=1) if small_images else _convolution(3, width, 7, stride=2)
         self.bn1 = _normalisation(norm, width)
         self.maxpool = nn.Identity() if small_images else nn.MaxPool2d(3, stride=2, padding=1)
         self.layer1 = _stage(width, width, stride=1, norm=norm)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,28 +89,46 @@ def fonseca_fleming(dimension: int = 2) -> FrontProblem:
 def quarter_circle(dimension: int = 3) -> FrontProblem:
     """f_1 = cos(theta) + g, f_2 = sin(theta) + g: the front is a quarter circle, concave everywhere.
 
-    theta = (pi / 4)(1 + sin x_1) and g = x_2^2 + ... + x_d^2. This is DTLZ2 (Deb et al., 2002) without its box, and
-    with g added where that multiplies by 1 + g: there the gradient of an objective vanishes with its value, so that
-    points far from the front are Pareto-stationary.
+    theta = (pi / 4)(1 + sin x_1) and g = x_2^2 + ... + x_d^2.
     """
-
-    def objectives(x: Tensor) -> Tensor:
-        theta = (math.pi / 4.0) * (1.0 + torch.sin(x[0]))
-        return torch.stack([torch.cos(theta), torch.sin(theta)]) + x[1:].square().sum()
-
-    def pareto_set(u: float) -> Tensor:
-        x = torch.zeros(dimension, dtype=torch.float64)
-        x[0] = math.asin(2.0 * u - 1.0)
-        return x
-
-    half = math.pi / 2.0
     return FrontProblem(
         "quarter-circle",
         "Quarter circle",
-        objectives,
-        pareto_set,
-        lambda generator: _uniform(generator, [-half] + [-1.0] * (dimension - 1), [half] + [1.0] * (dimension - 1)),
+        lambda x: _arc(x) + x[1:].square().sum(),
+        partial(_on_arc, dimension),
+        partial(_around_arc, dimension),
     )
+
+
+def dtlz2(dimension: int = 3) -> FrontProblem:
+    """f_1 = (1 + g) cos(theta), f_2 = (1 + g) sin(theta): DTLZ2 (Deb et al., 2002) with sin x_1 in place of its box.
+
+    The front is that of ``quarter_circle``. At the ends of theta one objective vanishes together with its gradient,
+    whatever g is: such points are Pareto-stationary and far from the front.
+    """
+    return FrontProblem(
+        "dtlz2",
+        "DTLZ2",
+        lambda x: _arc(x) * (1.0 + x[1:].square().sum()),
+        partial(_on_arc, dimension),
+        partial(_around_arc, dimension),
+    )
+
+
+def _arc(x: Tensor) -> Tensor:
+    theta = (math.pi / 4.0) * (1.0 + torch.sin(x[0]))
+    return torch.stack([torch.cos(theta), torch.sin(theta)])
+
+
+def _on_arc(dimension: int, u: float) -> Tensor:
+    x = torch.zeros(dimension, dtype=torch.float64)
+    x[0] = math.asin(2.0 * u - 1.0)
+    return x
+
+
+def _around_arc(dimension: int, generator: torch.Generator) -> Tensor:
+    high = [math.pi / 2.0] + [1.0] * (dimension - 1)
+    return _uniform(generator, [-value for value in high], high)
 
 
 def two_bowls(dimension: int = 2) -> FrontProblem:
@@ -129,7 +148,9 @@ def two_bowls(dimension: int = 2) -> FrontProblem:
 
 
 #: The problems by name.
-FRONTS: dict[str, FrontProblem] = {front.name: front for front in (fonseca_fleming(), quarter_circle(), two_bowls())}
+FRONTS: dict[str, FrontProblem] = {
+    front.name: front for front in (fonseca_fleming(), quarter_circle(), dtlz2(), two_bowls())
+}
 
 
 def in_hull(front: Tensor, tolerance: float = 1e-3) -> Tensor:
