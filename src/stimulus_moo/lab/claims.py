@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,7 +48,8 @@ def lower(better: Sequence[str], worse: Sequence[str]) -> Callable[[Group], Find
 
     def rule(group: Group) -> Finding:
         left, right = _losses(group, better), _losses(group, worse)
-        holds = bool(left and right) and max(left.values()) < min(right.values())
+        complete = len(left) == len(better) and len(right) == len(worse)
+        holds = complete and max(left.values()) < min(right.values())
         return Finding(f"final mean loss: {_words(left)}; against {_words(right)}", holds)
 
     return rule
@@ -75,11 +77,13 @@ def _count(group: Group, method: str, key: str) -> float | None:
 
 
 def _losses(group: Group, methods: Sequence[str]) -> dict[str, float]:
+    """Return the final mean losses of the methods that were run; one that diverged has an infinite loss."""
     found = {}
     for method in methods:
         entry = _entry(group, method)
-        score = final_loss(entry, MEAN) if entry is not None else None
-        found[method] = float("inf") if score is None or (entry and entry.diverged) else score.mean
+        if entry is not None:
+            score = final_loss(entry, MEAN)
+            found[method] = math.inf if score is None or entry.diverged else score.mean
     return found
 
 
