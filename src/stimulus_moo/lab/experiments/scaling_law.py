@@ -218,7 +218,7 @@ STUDY = Study(
         "max_steps": 10000,
         "methods": ("mgd", "stimulus", "stimulus+", "vr-scalarisation"),
         "long_step_methods": ("mgd", "stimulus"),
-        "baselines": {"scalarisation": (16.0, 4.0, 1.0, 0.25), "scalarisation-adam": (0.1, 0.03, 0.01, 0.003)},
+        "baselines": {"scalarisation": (16.0, 4.0, 1.0, 0.25), "scalarisation-adam": (0.03, 0.01, 0.003, 0.001)},
         "baseline_sizes": (1024, 16384, 262144),
         "budget": 4.0,
         "stimulus_exponent": 0.6,
