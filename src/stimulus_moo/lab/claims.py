@@ -16,10 +16,10 @@ FAMILY = ("stimulus", "stimulus-m", "stimulus+", "stimulus-m+")
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found: the figures in words, and whether the claim holds there."""
+    """What a rule found: the figures in words, and whether the claim holds; None while a method was not run."""
 
     figures: str
-    holds: bool
+    holds: bool | None
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,10 @@ def counts(key: str, expected: Mapping[str, int], below: Mapping[str, int]) -> C
     def rule(group: Group) -> Finding:
         found = {method: _count(group, method, key) for method in (*expected, *below)}
         exact = all(found[method] == value for method, value in expected.items())
-        fewer = all((found[method] or 0) < value and found[method] for method, value in below.items())
+        fewer = all((found[method] or 0) < value for method, value in below.items())
+        complete = None not in found.values()
         words = ", ".join(f"{METHODS[m].title} {_number(value)}" for m, value in found.items())
-        return Finding(f"{key}: {words}", bool(exact and fewer))
+        return Finding(f"{key}: {words}", exact and fewer if complete else None)
 
     return rule
 
@@ -49,7 +50,7 @@ def lower(better: Sequence[str], worse: Sequence[str]) -> Callable[[Group], Find
     def rule(group: Group) -> Finding:
         left, right = _losses(group, better), _losses(group, worse)
         complete = len(left) == len(better) and len(right) == len(worse)
-        holds = complete and max(left.values()) < min(right.values())
+        holds = max(left.values()) < min(right.values()) if complete else None
         return Finding(f"final mean loss: {_words(left)}; against {_words(right)}", holds)
 
     return rule
@@ -60,7 +61,7 @@ def alike(first: str, second: str, within: float) -> Callable[[Group], Finding]:
 
     def rule(group: Group) -> Finding:
         found = _losses(group, (first, second))
-        holds = len(found) == 2 and max(found.values()) <= (1 + within) * min(found.values())
+        holds = max(found.values()) <= (1 + within) * min(found.values()) if len(found) == 2 else None
         return Finding(f"final mean loss: {_words(found)} (alike: within {within:.0%})", holds)
 
     return rule
@@ -92,7 +93,7 @@ def _words(losses: Mapping[str, float]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:,.0f}"
+    return "not run" if value is None else f"{value:,.0f}"
 
 
 _NOISY = ("smgd", "moco", "cr-mogm")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stimulus_moo.lab.claims import CLAIMS, Claim
-from stimulus_moo.lab.experiments import EXPERIMENTS
+from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
 from stimulus_moo.lab.groups import Group, group_runs
 from stimulus_moo.lab.runs import load_runs, load_studies
 from stimulus_moo.lab.storage import write_text
@@ -46,13 +46,15 @@ _LOOSE_ENDS = """## Loose ends of the paper, and what we chose
 def write_page(out: Path, page: Path) -> None:
     """Write the page from the runs below ``out`` (labels as folders) and its studies."""
     labels = sorted(folder.name for folder in out.iterdir() if folder.is_dir() and folder.name != "studies")
-    groups = {label: {group.name: group for group in group_runs(load_runs(out / label))} for label in labels}
+    complete = {label: [run for run in load_runs(out / label) if run.complete] for label in labels}
+    groups = {label: {group.name: group for group in group_runs(runs)} for label, runs in complete.items()}
     parts = [_HEAD]
     for name, claims in CLAIMS.items():
         blocks = {label: groups[label][name] for label in ("paper", "other-step") if name in groups.get(label, {})}
-        if blocks:
-            parts.append(_experiment(name, claims, blocks))
-    parts += [_study(study) for study in (load_studies(out / "studies") if (out / "studies").is_dir() else ())]
+        parts.append(_experiment(name, claims, blocks) if blocks else _not_run(EXPERIMENTS[name].title))
+    studies = {study["name"]: study for study in (load_studies(out / "studies") if (out / "studies").is_dir() else ())}
+    known = dict.fromkeys((*STUDIES, *studies))
+    parts += [_study(studies[name]) if name in studies else _not_run(STUDIES[name].title) for name in known]
     for label, found in groups.items():
         parts += [
             _own(group) for name, group in found.items() if name not in CLAIMS and label not in ("paper", "other-step")
@@ -61,15 +63,19 @@ def write_page(out: Path, page: Path) -> None:
     write_text(page, "\n".join(parts))
 
 
-def verdict(found: Sequence[bool]) -> str:
+def verdict(found: Sequence[bool | None]) -> str:
     """Return the verdict from whether a claim holds at the paper's settings and at the others tried.
+
+    None stands for settings at which not every method was run.
 
     >>> verdict([False, True])
     'holds with another step size'
     """
     if found[0]:
         return "holds"
-    return "holds with another step size" if any(found) else "does not hold"
+    if any(found):
+        return "holds with another step size"
+    return "does not hold" if None not in found else "not run yet"
 
 
 def _experiment(name: str, claims: Sequence[Claim], blocks: Mapping[str, Group]) -> str:
@@ -86,6 +92,10 @@ def _experiment(name: str, claims: Sequence[Claim], blocks: Mapping[str, Group])
             lines += ["The data is synthetic.", ""]
     lines += ["Samples and gradients:", "", sample_table(next(iter(blocks.values()))).markdown(), ""]
     return "\n".join(lines)
+
+
+def _not_run(title: str) -> str:
+    return f"## {title}\n\n**Not run yet**: `make reproduce` goes on with it.\n"
 
 
 def _own(group: Group) -> str:
