@@ -93,6 +93,8 @@ def test_every_setting_reaches_the_run(place):
         "epsilon": 0.1,
         "sigma2": 2.5,
         "sigma2_of": {"stimulus-m+": 0.5},
+        "files": "elsewhere",
+        "targets": 3,
         "c_gamma": 3.0,
         "c_epsilon": 4.0,
         "alpha": 0.5,

@@ -82,6 +82,8 @@ OPTIONS: dict[str, SettingOption] = {
     "steps": SettingOption(int, "Stop after so many steps.", 1),
     "gradients": SettingOption(int, "Stop after so many per-sample multi-gradient evaluations.", 1),
     "n": SettingOption(int, "Size of the training set.", 1),
+    "files": SettingOption(str, "Other data of the same layout: a folder of four IDX files, an ARFF file.", parse=str),
+    "targets": SettingOption(int, "River flow and other ARFF files: how many of the last columns are predicted.", 1),
     "evaluate_every": SettingOption(int, "Evaluate on the whole training set after every so many steps.", 1),
     "epsilon": SettingOption(float, "STIMULUS+: the accuracy aimed at.", 0, open_low=True),
     "sigma2": SettingOption(str, "STIMULUS+: variance of one sample's gradient, or auto.", parse=_sigma2),

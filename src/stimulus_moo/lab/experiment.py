@@ -17,8 +17,9 @@ class Settings:
     """The settings of a run; every field can be set from the command line.
 
     A run ends after ``steps`` iterations or ``gradients`` evaluations, whichever comes first. ``n`` is the size of the
-    training set, the paper's "full" batch; None takes all there is. ``lr_of`` and ``sigma2_of`` give single
-    methods values of their own.
+    training set, the paper's "full" batch; None takes all there is. ``lr_of`` and ``sigma2_of`` give single methods
+    values of their own. ``files`` names other data of the same layout: a folder with four IDX files for MultiMNIST
+    (Fashion-MNIST, say), or an ARFF file for river flow, whose last ``targets`` columns are predicted.
     """
 
     lr: float
@@ -38,6 +39,8 @@ class Settings:
     rho: float = 0.0
     weights: Sequence[float] | None = None
     evaluate_every: int | None = None
+    files: str | None = None
+    targets: int = 8
     lr_of: Mapping[str, float] = field(default_factory=dict)
     sigma2_of: Mapping[str, float] = field(default_factory=dict)
 

@@ -134,4 +134,4 @@ def _seeds(group: Group) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return "not finite" if not math.isfinite(value) else f"{value:.4g}"
-    return "not finite" if value is None else str(value)
+    return "" if value is None else str(value)

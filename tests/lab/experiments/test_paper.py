@@ -141,3 +141,17 @@ def test_celeba_reads_the_official_layout(tmp_path: Path) -> None:
     assert problem.data[0].shape == (6, 3, 64, 64)
     losses = problem.losses(problem.model, tuple(column[:2] for column in problem.data))
     assert losses.shape == (40,)
+
+
+def test_any_arff_file_with_targets_trains(tmp_path: Path) -> None:
+    rows = [[i, i * i % 7, (3 * i) % 5, i + (i % 3), 2.0 * i] for i in range(30)]
+    head = "\n".join(f"@attribute a{k} numeric" for k in range(5))
+    body = "\n".join(",".join(map(str, row)) for row in rows)
+    file = tmp_path / "small.arff"
+    file.write_text(f"@relation small\n{head}\n@data\n{body}\n")
+    experiment = EXPERIMENTS["riverflow"]
+    settings = experiment.settings.override({"files": str(file), "targets": 2, "n": 16, "steps": 3, "batch_size": 4})
+    problem = experiment.build(settings, 0, None)
+    assert problem.tasks == ("a3", "a4")
+    result = fit(problem.model, problem.losses, problem.data, **settings.for_method("stimulus"))
+    assert len(result.losses) == 2

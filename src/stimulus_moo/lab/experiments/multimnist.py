@@ -15,7 +15,7 @@ from stimulus_moo.lab.problem import Problem
 
 def build(settings: Settings, seed: int, data: Path | None) -> Problem:
     """Return the two-task problem; the seed decides the model's start, the images are the same for every seed."""
-    pairs = load_multimnist(n_train=settings.n or 60_000, n_test=2_000, seed=0, data=data)
+    pairs = load_multimnist(n_train=settings.n or 60_000, n_test=2_000, seed=0, folder=settings.files, data=data)
     torch.manual_seed(seed)
     return Problem(
         model=LeNet(heads=len(pairs.tasks), image_size=pairs.train[0].shape[-1]),

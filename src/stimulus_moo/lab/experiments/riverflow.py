@@ -23,7 +23,7 @@ def losses(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 def build(settings: Settings, seed: int, data: Path | None) -> Problem:
     """Return the eight-task problem on the first ``n`` training rows; the seed decides the model's start."""
-    flows = load_riverflow(data=data)
+    flows = load_riverflow(targets=settings.targets, file=settings.files, data=data)
     count = settings.n or flows.n_train
     torch.manual_seed(seed)
     inputs, outputs = flows.train[0].shape[1], flows.train[1].shape[1]
