@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from stimulus_moo.lab.data import TaskData
+from stimulus_moo.lab.problem import Problem
+
 Test = Callable[[nn.Module], dict[str, list[float]]]
 _PIECE = 512  # test samples evaluated at once
 
@@ -23,6 +26,19 @@ def attribute_losses(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Return the mean binary cross-entropy of every attribute; the batch is (images, labels of shape n x S)."""
     images, labels = batch
     return binary_cross_entropy_with_logits(model(images), labels, reduction="none").mean(0)
+
+
+def class_problem(model: nn.Module, data: TaskData) -> Problem:
+    """Return the problem of predicting one class per task."""
+    return Problem(
+        model=model,
+        losses=class_losses,
+        data=data.train,
+        tasks=data.tasks,
+        test=class_test(data.test),
+        source=data.source,
+        synthetic=data.synthetic,
+    )
 
 
 def class_test(data: tuple[Tensor, ...]) -> Test:

@@ -9,7 +9,7 @@ from torch import nn
 
 from stimulus_moo.lab.data import load_digits
 from stimulus_moo.lab.experiment import Experiment, Settings
-from stimulus_moo.lab.experiments.classification import class_losses, class_test
+from stimulus_moo.lab.experiments.classification import class_problem
 from stimulus_moo.lab.models import MultiHead, TupleHeads
 from stimulus_moo.lab.problem import Problem
 
@@ -20,16 +20,7 @@ def build(settings: Settings, seed: int, data: Path | None) -> Problem:
     torch.manual_seed(seed)
     pixels = pairs.train[0][0].numel()
     trunk = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
-    model = MultiHead(trunk, TupleHeads(nn.Linear(64, 10) for _ in pairs.tasks))
-    return Problem(
-        model=model,
-        losses=class_losses,
-        data=pairs.train,
-        tasks=pairs.tasks,
-        test=class_test(pairs.test),
-        source=pairs.source,
-        synthetic=pairs.synthetic,
-    )
+    return class_problem(MultiHead(trunk, TupleHeads(nn.Linear(64, 10) for _ in pairs.tasks)), pairs)
 
 
 EXPERIMENT = Experiment(

@@ -8,7 +8,7 @@ import torch
 
 from stimulus_moo.lab.data import load_multimnist
 from stimulus_moo.lab.experiment import Experiment, Settings
-from stimulus_moo.lab.experiments.classification import class_losses, class_test
+from stimulus_moo.lab.experiments.classification import class_problem
 from stimulus_moo.lab.models import LeNet
 from stimulus_moo.lab.problem import Problem
 
@@ -17,15 +17,7 @@ def build(settings: Settings, seed: int, data: Path | None) -> Problem:
     """Return the two-task problem; the seed decides the model's start, the images are the same for every seed."""
     pairs = load_multimnist(n_train=settings.n or 60_000, n_test=2_000, seed=0, folder=settings.files, data=data)
     torch.manual_seed(seed)
-    return Problem(
-        model=LeNet(heads=len(pairs.tasks), image_size=pairs.train[0].shape[-1]),
-        losses=class_losses,
-        data=pairs.train,
-        tasks=pairs.tasks,
-        test=class_test(pairs.test),
-        source=pairs.source,
-        synthetic=pairs.synthetic,
-    )
+    return class_problem(LeNet(heads=len(pairs.tasks), image_size=pairs.train[0].shape[-1]), pairs)
 
 
 EXPERIMENT = Experiment(
