@@ -345,3 +345,10 @@ def test_a_second_process_is_refused_and_ctrl_c_says_how_to_resume(tmp_path, who
     assert f"stimulus-moo run tiny --method=mgd --out '{tmp_path}/a b' --steps 40 --resume" in said
     run_one(TINY, "mgd", TINY.settings, 0, tmp_path / "a b", resume=True)
     assert_same_run(tmp_path / "a b", whole("mgd"))
+
+
+def test_a_study_with_changed_settings_says_that_its_verdict_is_not_conclusive(tmp_path):
+    own = run_study(SQUARES, SQUARES.settings, 1, tmp_path / "own")
+    changed = run_study(SQUARES, {**SQUARES.settings, "sizes": [2]}, 1, tmp_path / "changed")
+    assert not any("not conclusive" in finding for finding in own["findings"])
+    assert "(sizes): the verdict is not conclusive" in changed["findings"][0]

@@ -151,6 +151,15 @@ def run_study(
         finally:
             cells.close()
         about = {"name": study.name, "title": study.title, "claim": study.claim, "settings": settings, "seeds": seeds}
-        report: dict[str, Any] = plain({**about, **found})
+        remarks = [*_remarks(study, settings), *found.get("findings", ())]
+        report: dict[str, Any] = plain({**about, **found, "findings": remarks})
         write_json(out / STUDY, report)
     return report
+
+
+def _remarks(study: Study, settings: Mapping[str, Any]) -> list[str]:
+    """Say so where a study was not run with its own settings; where the data lies decides nothing."""
+    changed = [name for name in settings if name != "data" and settings[name] != study.settings.get(name)]
+    if not changed:
+        return []
+    return [f"Run with settings other than the study's own ({', '.join(changed)}): the verdict is not conclusive."]
