@@ -106,7 +106,7 @@ def _own(group: Group) -> str:
 
 def _study(study: Mapping[str, Any]) -> str:
     lines = [f"## {study['title']}", "", f"*The claim:* {study['claim']}", ""]
-    lines += [f"**Verdict: {study['verdict']}** ({study['seeds']} seeds)", ""]
+    lines += [f"**Verdict: {study['verdict']}** ({_counted(study['seeds'])})", ""]
     lines += [f"- {finding}" for finding in study["findings"]]
     for table in study["tables"]:
         columns = table["columns"]
@@ -127,8 +127,11 @@ def _step(group: Group) -> str:
 
 
 def _seeds(group: Group) -> str:
-    count = len(group.seeds)
-    return f"{count} seed{'s' if count != 1 else ''}, mean ± standard deviation"
+    return f"{_counted(len(group.seeds))}, mean ± standard deviation"
+
+
+def _counted(seeds: int) -> str:
+    return f"{seeds} seed{'s' if seeds != 1 else ''}"
 
 
 def _text(value: Any) -> str:

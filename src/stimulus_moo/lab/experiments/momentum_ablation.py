@@ -85,7 +85,7 @@ def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
         ordered[reading] = trained and all(later < earlier for earlier, later in pairwise(ends))
         findings.append(_finding(reading, settings["momenta"], ends, math.log(10) / divisor, ordered[reading]))
         tables.append(
-            {"title": f"{reading}, mean of {seeds} seeds", "columns": _columns(settings), "rows": _plain(rows)}
+            {"title": f"{reading}, mean of {seeds} seed(s)", "columns": _columns(settings), "rows": _plain(rows)}
         )
         charts.append(
             {
