@@ -25,7 +25,7 @@ _PAPER = Settings(
     c_gamma=32.0,
     c_epsilon=32.0,
     evaluate_every=20,
-    lr_of={"scalarisation": 0.3, "scalarisation-adam": 0.003},  # best of the grid: `stimulus-moo tune attributes`
+    lr_of={"scalarisation": 0.3, "scalarisation-adam": 0.001},  # best of the grid: `stimulus-moo tune attributes`
 )
 _CLAIM = (
     "MGD and the STIMULUS family reach a much lower training loss than SMGD, CR-MOGM and MoCo; MGD consumes 102,400 "
