@@ -130,14 +130,3 @@ class Trained:
             "optimizer": self.optimizer.state_dict(),
             "multigradient": self.multigradient.state_dict(),
         }
-
-
-def same(left: Any, right: Any) -> bool:
-    """Compare nested states bit for bit."""
-    if isinstance(left, Tensor):
-        return isinstance(right, Tensor) and left.dtype == right.dtype and torch.equal(left, right)
-    if isinstance(left, dict):
-        return isinstance(right, dict) and left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    return bool(left == right)

@@ -23,7 +23,7 @@ from stimulus_moo import (
     fit,
     pareto_stationarity,
 )
-from tests.database import same
+from tests.harness import same
 
 N = 100
 X = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))

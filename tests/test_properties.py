@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from stimulus_moo import METHODS, Fixed, Full, MiniBatch, MinNorm, MultiGradient, Page, Recursive, Storm
-from tests.database import CASES, LR, MOMENTUM, PERIOD, Point, TorchProblem, Trained, same
+from tests.database import CASES, LR, MOMENTUM, PERIOD, Point, TorchProblem, Trained
+from tests.harness import same
 
 methods = pytest.mark.parametrize("name", CASES)
 STEPS = 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -29,8 +29,8 @@ class Anchor(Stateful, ABC):
     def batches(self) -> Iterator[Any]:
         """Yield the batches of one anchor step."""
 
-    def observe(self, size: int, piece: Tensor, total: Tensor) -> None:
-        """Learn from one evaluated piece: its size m, ||g^s||^2 and ||sum of m g^s so far||^2 for every s."""
+    def observe(self, size: int, piece: Tensor, total: Callable[[], Tensor]) -> None:
+        """Learn from one evaluated piece: its size m, ||g^s||^2, and a way to ask for ||sum of m g^s so far||^2."""
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
         """Learn from a finished step: ||d_t||^2, and whether it was an anchor."""
@@ -168,8 +168,9 @@ class AdaptiveBatch(Anchor):
                     yield self.source.take(order[drawn : drawn + count])
                 drawn += count
             self._estimate()
+        self._spread = _Spread()  # let go of the rows it could ask
 
-    def observe(self, size: int, piece: Tensor, total: Tensor) -> None:
+    def observe(self, size: int, piece: Tensor, total: Callable[[], Tensor]) -> None:
         """Collect the spread between pieces."""
         self._spread.add(size, piece, total)
 
@@ -194,18 +195,18 @@ class _Spread:
         self.pieces = 0
         self.samples = 0
         self.weighted: Tensor | float = 0.0  # sum of m ||g||^2 over the pieces
-        self.total: Tensor | float = 0.0  # ||sum of m g||^2
+        self.total: Callable[[], Tensor] | None = None  # gives ||sum of m g||^2; a pass over all rows, so asked late
 
-    def add(self, size: int, piece: Tensor, total: Tensor) -> None:
+    def add(self, size: int, piece: Tensor, total: Callable[[], Tensor]) -> None:
         self.pieces += 1
         self.samples += size
         self.weighted = self.weighted + size * piece
         self.total = total
 
     def variance(self) -> float | None:
-        if self.pieces < 2:
+        if self.pieces < 2 or self.total is None:
             return None
-        spread = (torch.as_tensor(self.weighted) - torch.as_tensor(self.total) / self.samples) / (self.pieces - 1)
+        spread = (torch.as_tensor(self.weighted) - self.total() / self.samples) / (self.pieces - 1)
         return max(0.0, float(spread.max()))
 
 

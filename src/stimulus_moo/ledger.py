@@ -140,7 +140,7 @@ class Ledger:
             for piece, size in self.objective.pieces(batch):
                 squares = self._accumulate(piece, step, float(size), account, size, square=anchor.estimates_variance)
                 if anchor.estimates_variance:
-                    anchor.observe(size, squares, self.pending.sq_norms())
+                    anchor.observe(size, squares, self.pending.sq_norms)
         if self._pending is None:
             raise InvalidBatch(
                 "the anchor gave no batches: it is empty, or an iterator that was spent; pass a DataLoader or a list"

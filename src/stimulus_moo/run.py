@@ -97,8 +97,9 @@ class Run:
 
     def stationarity(self) -> float:
         """Return the stationarity if it was evaluated at this step, else infinity."""
-        fresh = self._measured is not None and self._measured[0] == self.step
-        return self._measured[1].stationarity if fresh and self._measured is not None else math.inf
+        if self._measured is None or self._measured[0] != self.step:
+            return math.inf
+        return self._measured[1].stationarity
 
     def result(self, stopped: str) -> Result:
         """Evaluate at the end and gather everything."""

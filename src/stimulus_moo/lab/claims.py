@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from stimulus_moo import METHODS
 from stimulus_moo.lab.groups import Entry, Group
+from stimulus_moo.lab.palette import FAMILY
 from stimulus_moo.lab.scores import MEAN, counter, final_loss
-
-#: The four methods of the paper.
-FAMILY = ("stimulus", "stimulus-m", "stimulus+", "stimulus-m+")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
 from stimulus_moo.lab.groups import Group, group_runs
 from stimulus_moo.lab.runs import load_runs, load_studies
 from stimulus_moo.lab.storage import write_text
+from stimulus_moo.lab.study import verdict
 from stimulus_moo.lab.tables import comparison_table, sample_table
 
 _HEAD = """# Reproduction
@@ -61,21 +62,6 @@ def write_page(out: Path, page: Path) -> None:
         ]
     parts.append(_LOOSE_ENDS)
     write_text(page, "\n".join(parts))
-
-
-def verdict(found: Sequence[bool | None]) -> str:
-    """Return the verdict from whether a claim holds at the paper's settings and at the others tried.
-
-    None stands for settings at which not every method was run.
-
-    >>> verdict([False, True])
-    'holds with another step size'
-    """
-    if found[0]:
-        return "holds"
-    if any(found):
-        return "holds with another step size"
-    return "does not hold" if None not in found else "not run yet"
 
 
 def _experiment(name: str, claims: Sequence[Claim], blocks: Mapping[str, Group]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,3 +29,18 @@ class Study:
     settings: Mapping[str, Any]
     run: Callable[[Mapping[str, Any], int, Cell], dict[str, Any]]
     quick: Mapping[str, Any] = field(default_factory=dict)
+
+
+def verdict(found: Sequence[bool | None]) -> str:
+    """Return the verdict from whether a claim holds at the paper's settings and at the others tried.
+
+    None stands for settings at which not every method was run.
+
+    >>> verdict([False, True])
+    'holds with another step size'
+    """
+    if found[0]:
+        return "holds"
+    if any(found):
+        return "holds with another step size"
+    return "does not hold" if None not in found else "not run yet"

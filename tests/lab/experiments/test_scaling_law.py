@@ -116,9 +116,9 @@ def test_the_bars(slow, fast, met):
 
 
 def test_the_verdict():
-    assert verdict(True, False) == "holds"
-    assert verdict(False, True) == "holds with another step size"
-    assert verdict(False, False) == "does not hold"
+    assert verdict([True, False]) == "holds"
+    assert verdict([False, True]) == "holds with another step size"
+    assert verdict([False, False]) == "does not hold"
 
 
 def test_a_missing_count_has_no_exponent():

@@ -11,7 +11,7 @@ from typing import Any
 
 from stimulus_moo import NonFiniteError, fit
 from stimulus_moo.lab.experiments.multimnist import EXPERIMENT as MULTIMNIST
-from stimulus_moo.lab.study import Cell, Study
+from stimulus_moo.lab.study import Cell, Study, verdict
 
 SETTINGS: dict[str, Any] = {
     # The paper's step; a step at which training is stable; and the paper's step if its loss is divided by the batch
@@ -100,17 +100,11 @@ def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
         "title": STUDY.title,
         "claim": STUDY.claim,
         "settings": dict(settings),
-        "verdict": _verdict(list(ordered.values())),
+        "verdict": verdict(list(ordered.values())),
         "findings": findings,
         "tables": tables,
         "charts": charts,
     }
-
-
-def _verdict(ordered: Sequence[bool]) -> str:
-    if ordered[0]:
-        return "holds"
-    return "holds with another step size" if any(ordered) else "does not hold"
 
 
 def _finding(reading: str, momenta: Sequence[float], ends: Sequence[float], constant: float, ordered: bool) -> str:

@@ -10,7 +10,7 @@ from stimulus_moo import METHODS
 from stimulus_moo.lab.experiments.least_squares import power_law
 from stimulus_moo.lab.experiments.scaling_counts import EXACT, counted, tuned
 from stimulus_moo.lab.experiments.sheet import band, chart, curve, mean, page, table
-from stimulus_moo.lab.study import Cell, Study
+from stimulus_moo.lab.study import Cell, Study, verdict
 
 #: the step sizes 1 / (2 L): L of every single sample's loss, which the proofs need, or L of the mean loss, a longer one
 STEPS = {
@@ -51,7 +51,7 @@ def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
     return page(
         STUDY,
         settings,
-        verdict(met["sample"], met["mean"]),
+        verdict([met["sample"], met["mean"]]),
         [
             *(_scaling(step, settings, counts, exponents) for step in STEPS),
             *(_other(method, settings, counts, exponents) for method in methods["sample"] if method not in EXACT),
@@ -93,13 +93,6 @@ def bars_met(settings: Mapping[str, Any], step: str, counts: Counts, exponents: 
         and fast <= settings["stimulus_exponent"]
         and times >= settings["factor"] * math.sqrt(n / settings["factor_at"])
     )
-
-
-def verdict(at_theory_step: bool, at_longer_step: bool) -> str:
-    """Return the verdict from whether the bars are met at the theory's step size, and at the longer one."""
-    if at_theory_step:
-        return "holds"
-    return "holds with another step size" if at_longer_step else "does not hold"
 
 
 def _factor(counts: Counts, step: str, n: int) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from stimulus_moo import METHODS, NonFiniteError, Progress, fit
 from stimulus_moo.lab.experiments.sheet import band, chart, mean, page, table
-from stimulus_moo.lab.study import Cell, Study
+from stimulus_moo.lab.study import Cell, Study, verdict
 from stimulus_moo.lab.synthetic.parabola import distance, objectives, parabola
 
 #: the paper's two groups: "the momentum-based algorithms exhibited faster convergence compared to" the others
@@ -94,13 +94,6 @@ def momentum_faster(settings: Mapping[str, Any], paths: Mapping[str, Paths]) -> 
     """Return whether each of MoCo, STIMULUS-M and STIMULUS-M+ comes near in fewer steps than each plain method."""
     fast, slow = ([_or_never(settings, steps_to(settings, paths[m])) for m in group] for group in (MOMENTUM, PLAIN))
     return max(fast) < min(slow)
-
-
-def verdict(holds: Sequence[bool]) -> str:
-    """Return the verdict from whether the claim holds at the paper's step size (first) and at the alternatives."""
-    if holds[0]:
-        return "holds"
-    return "holds with another step size" if any(holds) else "does not hold"
 
 
 def _paths(cell: Cell, settings: Mapping[str, Any], method: str, seeds: int) -> Paths:
