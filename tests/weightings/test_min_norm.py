@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,29 @@ def test_direction_descends_every_objective(objectives: int) -> None:
 def test_weights_have_the_type_of_the_gramian(dtype: torch.dtype) -> None:
     weights = MinNorm()(torch.tensor([[1.0, 0.0], [0.0, 3.0]], dtype=dtype))
     assert (weights.dtype, weights.tolist()) == (dtype, [0.75, 0.25])
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3])
+def test_other_types_and_tensors_that_track_gradients(objectives: int) -> None:
+    plain = gramian(random_rows(objectives)).bfloat16()
+    expected = MinNorm()(plain.double())
+    assert torch.equal(MinNorm()(plain), expected.bfloat16())
+    tracked = MinNorm()(plain.double().requires_grad_())
+    assert torch.equal(tracked, expected)
+    assert not tracked.requires_grad
+
+
+@pytest.mark.parametrize("objectives", [2, 3, 10])
+def test_weights_depend_on_the_gramian_alone(objectives: int) -> None:
+    weighting = MinNorm()
+    first, second = gramian(random_rows(objectives, 1)), gramian(random_rows(objectives, 2))
+    before = weighting(first)
+    kept = before.clone()
+    weighting(second)
+    assert torch.equal(before, kept)  # memory of its own
+    for other in (weighting, copy.deepcopy(weighting), pickle.loads(pickle.dumps(weighting))):
+        assert torch.equal(other(first), kept)
+    assert weighting.state_dict() == {"kind": "MinNorm"}
 
 
 def test_preference_decides_the_ratio_of_decreases() -> None:

@@ -135,6 +135,59 @@ def test_weights_of_512_objectives_are_optimal(family: Family, dimension: int) -
     assert literal_residual(gramian, weights) <= EXACT
 
 
+@pytest.mark.parametrize("size", [2, 3, 8, 40, 128, 512])
+@pytest.mark.parametrize("family", [generic, correlated])
+def test_relative_excess_is_rounding(family: Family, size: int) -> None:
+    rows = family(np.random.default_rng(size), size, 2 * size)
+    gramian = rows @ rows.T
+    weights = min_norm_weights(gramian).astype(np.longdouble)
+    slopes = gramian.astype(np.longdouble) @ weights
+    value = weights @ slopes
+    # The Frank-Wolfe gap bounds the excess over the minimum from above.
+    assert 2.0 * (value - slopes.min()) <= 1e-10 * value
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@examples(60)
+@given(seed=SEEDS, size=st.integers(3, 20), dimension=st.integers(1, 40))
+def test_regularised_problem_has_the_same_value(family: Family, seed: int, size: int, dimension: int) -> None:
+    rows = family(np.random.default_rng(seed), size, dimension)
+    gramian = rows @ rows.T
+    if gramian.diagonal().min() == 0.0:  # a zero row never gets there
+        return
+    plain = min_norm_weights(gramian)
+    regularised = solver._regularised_weights(gramian, np.ones(size, dtype=np.bool_))
+    assert literal_residual(gramian, regularised) <= EXACT
+    allowed = EXACT * max(weights @ np.sqrt(gramian.diagonal()) for weights in (plain, regularised)) ** 2
+    assert abs(plain @ gramian @ plain - regularised @ gramian @ regularised) <= allowed
+
+
+@pytest.mark.parametrize(
+    ("rows", "regularised"),
+    [
+        (np.eye(4) + 1.0, False),
+        (np.eye(4)[[0, 1, 2, 2]], True),  # a duplicate
+        (np.eye(4) + 1e5, True),  # nearly parallel
+        (np.eye(4) * [[1.0], [1.0], [1.0], [1e5]], True),  # of different lengths
+    ],
+)
+def test_only_dependent_or_badly_scaled_rows_are_regularised(
+    rows: FloatArray, regularised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    solve = solver._regularised_weights
+    monkeypatch.setattr(solver, "_regularised_weights", lambda *arguments: calls.append(1) or solve(*arguments))
+    assert literal_residual(rows @ rows.T, min_norm_weights(rows @ rows.T)) <= EXACT
+    assert bool(calls) is regularised
+
+
+def test_duplicates_share_their_weight() -> None:
+    rows = np.random.default_rng(0).standard_normal((4, 50))[[0, 1, 2, 3, 3]]
+    weights = min_norm_weights(rows @ rows.T)
+    assert weights[3] == pytest.approx(weights[4], rel=1e-4)  # rounding over the ridge
+    assert weights[3] + weights[4] == pytest.approx(min_norm_weights(rows[:4] @ rows[:4].T)[3], rel=1e-9)
+
+
 def solve_exactly(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction] | None:
     """Gauss-Jordan elimination in rational arithmetic; None for a singular matrix."""
     size = len(matrix)
@@ -284,6 +337,19 @@ def test_warm_start_gives_the_same_bits_when_the_solution_is_unique() -> None:
         assert np.array_equal(min_norm_weights(gramian, start), cold)
 
 
+@pytest.mark.parametrize("family", [generic, correlated])
+@examples(100)
+@given(seed=SEEDS, size=st.integers(3, 30), extra=st.integers(1, 60))
+def test_any_start_gives_the_same_bits_when_the_rows_are_independent(
+    family: Family, seed: int, size: int, extra: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = family(rng, size, 2 * size + extra)
+    gramian = rows @ rows.T
+    start = rng.standard_normal(size)
+    assert np.array_equal(min_norm_weights(gramian, start), min_norm_weights(gramian))
+
+
 @examples(100)
 @given(seed=SEEDS, size=st.integers(2, 40), dimension=st.integers(1, 40))
 def test_gramians_rounded_to_float32_give_sane_weights(seed: int, size: int, dimension: int) -> None:
@@ -340,6 +406,23 @@ def test_extreme_magnitudes_neither_overflow_nor_underflow(size: int, magnitude:
     weights = min_norm_weights(gramian)
     assert_in_simplex(weights)
     assert kkt_residual(gramian, weights) <= EXACT
+
+
+@pytest.mark.parametrize("size", [2, 3, 20])
+def test_numbers_too_small_to_invert_still_give_weights_in_the_simplex(size: int) -> None:
+    assert min_norm_weights(np.eye(size) * 1e-310) == pytest.approx(np.full(size, 1.0 / size), abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 3, 20])
+def test_the_gramian_is_left_as_it_was_in_any_layout(size: int) -> None:
+    rows = correlated(np.random.default_rng(size), size, 2 * size)
+    gramian = np.ascontiguousarray(rows @ rows.T)
+    weights = min_norm_weights(gramian)
+    wide = np.repeat(np.repeat(gramian, 2, axis=0), 2, axis=1)
+    for layout in (gramian, np.asfortranarray(gramian), wide[::2, ::2]):
+        before = layout.copy()
+        assert np.array_equal(min_norm_weights(layout), weights)
+        assert np.array_equal(layout, before)
 
 
 @examples(100)
@@ -402,6 +485,10 @@ def test_gramian_that_is_not_a_square_matrix_is_refused(shape: tuple[int, ...]) 
     assert str(shape) in str(caught.value)
     with pytest.raises(InvalidOption, match="found shape"):
         kkt_residual(np.zeros(shape), np.ones(1))
+
+
+def test_sums_that_overflow_are_no_error() -> None:
+    assert min_norm_weights(np.full((2, 2), 1.7e308)).tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("size", [2, 3])

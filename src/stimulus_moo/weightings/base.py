@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -85,10 +86,10 @@ def checked(weights: Any, objectives: int) -> Tensor:
     """Return the weights as a float64 CPU tensor, or raise InvalidWeights that says what a weighting returned."""
     if not isinstance(weights, Tensor):
         raise InvalidWeights(f"the weighting must return a tensor of {objectives} weights, found {weights!r}")
-    found = weights.detach().to("cpu", torch.float64)
+    found = weights.detach().cpu().double()
     if found.shape != (objectives,):
         raise InvalidWeights(f"the weighting must return {objectives} weights, found shape {list(found.shape)}")
-    if not torch.isfinite(found).all():
+    if not all(map(math.isfinite, found.tolist())):  # several times faster than torch for a few numbers
         raise InvalidWeights(f"the weighting must return finite weights, found {found.tolist()}")
     return found
 

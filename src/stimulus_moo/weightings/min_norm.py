@@ -46,14 +46,15 @@ class MinNorm(Weighting):
 
     def __call__(self, gramian: Tensor) -> Tensor:
         """Solve the problem exactly."""
-        matrix = gramian.detach().double().cpu().numpy()
+        matrix = gramian.double().numpy(force=True)
         if self.preference is None and not self.normalise:
             weights = min_norm_weights(matrix)
         else:
             scales = self._scales(matrix)
             weights = scales * min_norm_weights(scales[:, None] * matrix * scales)
             weights /= weights.sum()
-        return torch.from_numpy(weights).to(gramian)
+        result = torch.from_numpy(weights)
+        return result if gramian.dtype is torch.float64 and gramian.is_cpu else result.to(gramian)
 
     def _scales(self, matrix: FloatArray) -> FloatArray:
         scales = np.ones(len(matrix))

@@ -15,6 +15,7 @@ from stimulus_moo.errors import InvalidOption, InvalidWeights
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
+INDEPENDENT = 1e-8  # squared distance of a row to the span of others, over the longest row's, that needs no ridge
 RIDGE = 1e-11  # makes every support positive definite; its KKT residual is at most RIDGE before refinement
 NOISE = 1e-13  # relative size below which a negative number counts as rounding, in w and in the slopes
 TOLERANCE = 1e-11  # KKT residual above which the safe path is tried as well
@@ -24,17 +25,21 @@ PATIENCE = 4  # rounds of pivoting without progress before it is called a cycle
 def min_norm_weights(gramian: FloatArray, start: FloatArray | None = None) -> FloatArray:
     """Return the weights in the simplex that minimise ``weights @ gramian @ weights``.
 
-    S = 2 has a closed form. Otherwise the rows are first scaled by powers of two to norms in (1/2, 1], which is
-    exact and keeps what small rows say. With a the scales and C the Gramian of the scaled rows, the weights are
-    proportional to a * w, where w >= 0 minimises w^T C w / 2 - a^T w. Block principal pivoting finds w: guess a
-    support, solve on it, exchange every index with the wrong sign, repeat; a handful of Cholesky factorisations is
-    enough at any S. A ridge of 1e-11 makes w unique for singular Gramians, and a step of iterative refinement takes
-    its bias out again. When pivoting cycles, the Gramian is indefinite by rounding, or the KKT residual is too
-    large, negative eigenvalues are clipped and the Lawson-Hanson method takes over.
+    S = 2 has a closed form. Otherwise block principal pivoting finds the w >= 0 that minimises w^T G w / 2 - 1^T w, to
+    which the weights are proportional: guess a support, solve on it, exchange every index with the wrong sign, repeat;
+    a handful of Cholesky factorisations is enough at any S. Cholesky's backward error is a few roundings relative to
+    the norms of the rows, so a support with the right signs needs no further proof.
+
+    Where the rows of a support are nearly dependent or of very different lengths, the problem is regularised: the rows
+    are scaled by powers of two to norms in (1/2, 1], which is exact and keeps what small rows say, a ridge of 1e-11
+    makes w unique, and a step of iterative refinement takes its bias out again. When pivoting cycles, the Gramian is
+    indefinite by rounding, or the KKT residual is too large, negative eigenvalues are clipped and the Lawson-Hanson
+    method takes over.
 
     Args:
         gramian: S x S, symmetric and positive semi-definite up to rounding.
-        start: weights near the solution, such as those of the last step. They save time and leave the answer as it is.
+        start: weights near the solution, such as those of the last step; their support is the first guess. The answer
+            is the same, bit for bit where the rows are independent and no slope is zero by a rounding.
 
     Returns:
         S non-negative weights that sum to 1. Several solutions are possible when the rows are linearly dependent; the
@@ -44,28 +49,31 @@ def min_norm_weights(gramian: FloatArray, start: FloatArray | None = None) -> Fl
         InvalidOption: ``gramian`` is not a square matrix, or ``start`` does not hold S numbers.
         InvalidWeights: ``gramian`` has an entry that is not finite.
     """
-    gramian = _checked(gramian)
+    gramian = _square(gramian)
     size = len(gramian)
     if start is not None and np.shape(start) != (size,):
         raise InvalidOption(f"start must hold {size} weights, one per row, found shape {np.shape(start)}")
-    if size == 1:
-        return np.ones(1)
     if size == 2:
         return _two_weights(gramian)
+    _require_finite(gramian, "gramian")
+    if size == 1:
+        return np.ones(1)
     diagonal = gramian.diagonal()
     smallest = diagonal.argmin()
     if diagonal[smallest] <= 0.0:
         return _unit_vector(size, smallest)
-    balanced, scales = _balance(gramian, diagonal)
-    scales /= scales[smallest]
-    support = np.greater(diagonal if start is None else start, 0.0)
+    everywhere = diagonal > 0.0
+    ones = everywhere.astype(np.float64)
+    support = everywhere if start is None else np.greater(start, 0.0)
     support[smallest] = True
-    solution = _pivot(balanced, scales, support)
-    if solution is None or not _residual(balanced, scales, solution) <= TOLERANCE:
-        solution = _safe_solution(balanced, scales, solution)
-    weights: FloatArray = solution * scales
-    weights /= solution.dot(scales)
-    return weights
+    found = _pivot(gramian, ones, support, INDEPENDENT * diagonal[diagonal.argmax()], 0.0)
+    if found is not None:
+        weights = found[0]
+        total = weights.dot(ones)
+        if total < math.inf:
+            weights /= total
+            return weights
+    return _regularised_weights(gramian, support)
 
 
 def kkt_residual(gramian: FloatArray, weights: FloatArray) -> float:
@@ -78,7 +86,8 @@ def kkt_residual(gramian: FloatArray, weights: FloatArray) -> float:
         InvalidOption: ``gramian`` is not a square matrix, or ``weights`` do not hold S numbers.
         InvalidWeights: ``gramian`` has an entry that is not finite.
     """
-    gramian = _checked(gramian)
+    gramian = _square(gramian)
+    _require_finite(gramian, "gramian")
     if np.shape(weights) != (len(gramian),):
         raise InvalidOption(f"weights must hold {len(gramian)} numbers, found shape {np.shape(weights)}")
     positive = gramian.diagonal() > 0.0
@@ -116,11 +125,10 @@ def project_simplex(vector: FloatArray) -> FloatArray:
     return projected
 
 
-def _checked(gramian: FloatArray) -> FloatArray:
+def _square(gramian: FloatArray) -> FloatArray:
     gramian = np.asarray(gramian, dtype=np.float64)
     if gramian.ndim != 2 or gramian.shape[0] != gramian.shape[1] or not gramian.size:
         raise InvalidOption(f"gramian must be a square matrix with at least one row, found shape {gramian.shape}")
-    _require_finite(gramian, "gramian")
     return gramian
 
 
@@ -140,7 +148,9 @@ def _unit_vector(size: int, index: np.intp) -> FloatArray:
 
 def _two_weights(gramian: FloatArray) -> FloatArray:
     """Solve S = 2 in closed form; the differences lose nothing, and halving them first avoids overflow."""
-    (first, inner), (_, second) = gramian.tolist()
+    (first, inner), (other, second) = gramian.tolist()
+    if not math.isfinite(first + inner + other + second):  # or it overflows, which is no error
+        _require_finite(gramian, "gramian")
     to_first = 0.5 * second - 0.5 * inner  # proportional to the first weight, when both are positive
     to_second = 0.5 * first - 0.5 * inner
     if to_first <= 0.0 or to_second <= 0.0:
@@ -160,39 +170,77 @@ def _balance(gramian: FloatArray, diagonal: FloatArray) -> tuple[FloatArray, Flo
     return balanced, scales
 
 
+def _pivot(
+    matrix: FloatArray, right: FloatArray, support: npt.NDArray[np.bool_], least: float, noise: float
+) -> tuple[FloatArray, npt.NDArray[np.intp], FloatArray] | None:
+    """Minimise w^T M w / 2 - r^T w over w >= 0 by block principal pivoting, or return None where that fails.
+
+    Júdice and Pires (1994). The failures are a support on which a pivot of M's Cholesky factor is not above ``least``,
+    and a cycle. Signs count from ``noise`` times the norm of w.
+
+    Returns:
+        w, the indices of its support, and the Cholesky factor of M on it (in the lower triangle).
+    """
+    size = len(right)
+    fewest, patience = size + 1, PATIENCE
+    while patience:
+        indices = support.nonzero()[0]
+        if len(indices) == size:
+            factor, solution, failed = dposv(matrix.T, right, lower=1)
+            signs = values = solution
+        else:
+            block = matrix.take(indices, 0).take(indices, 1)
+            factor, values, failed = dposv(block.T, right[indices], lower=1, overwrite_a=1)
+            solution = np.zeros(size)
+            solution[indices] = values
+            signs = matrix.dot(solution) - right  # the slopes; on the support w itself counts
+            signs[indices] = values
+        pivots = factor.diagonal()
+        if failed or pivots[pivots.argmin()] ** 2 <= least:
+            return None
+        floor = -noise * math.sqrt(values.dot(values)) if noise else 0.0
+        if signs[signs.argmin()] >= floor:
+            return solution, indices, factor
+        wrong = signs < floor
+        count = int(np.count_nonzero(wrong))
+        fewest, patience = (count, PATIENCE) if count < fewest else (fewest, patience - 1)
+        support = support ^ wrong
+    return None
+
+
+def _regularised_weights(gramian: FloatArray, support: npt.NDArray[np.bool_]) -> FloatArray:
+    """Solve with balanced rows and a ridge, for Gramians that are singular or badly scaled.
+
+    With a the scales and C the Gramian of the scaled rows, the weights are proportional to a * w, where w >= 0
+    minimises w^T C w / 2 - a^T w.
+    """
+    balanced, scales = _balance(gramian, gramian.diagonal())
+    scales /= scales.max()
+    solution = _ridge_solution(balanced, scales, support)
+    if solution is None or not _residual(balanced, scales, solution) <= TOLERANCE:
+        solution = _safe_solution(balanced, scales, solution)
+    weights: FloatArray = solution * scales
+    weights /= solution.dot(scales)
+    return weights
+
+
+def _ridge_solution(balanced: FloatArray, scales: FloatArray, support: npt.NDArray[np.bool_]) -> FloatArray | None:
+    """Return the w of :func:`_regularised_weights`, or None where pivoting fails."""
+    ridged = balanced.copy()
+    ridged.ravel()[:: len(scales) + 1] += RIDGE
+    found = _pivot(ridged, scales, support, 0.0, NOISE)
+    if found is None:
+        return None
+    solution, indices, factor = found
+    solution[indices] += dpotrs(factor, RIDGE * solution[indices], lower=1)[0]
+    return np.maximum(solution, 0.0)
+
+
 def _residual(balanced: FloatArray, scales: FloatArray, solution: FloatArray) -> float:
     """Estimate the KKT residual with every balanced row's norm taken as 1: the true one is at most 4 times this."""
     slopes = balanced.dot(solution)
     violations = scales * (solution.dot(slopes) / solution.dot(scales)) - slopes
-    return float(violations[violations.argmax()] / math.sqrt(solution.dot(solution)))
-
-
-def _pivot(balanced: FloatArray, scales: FloatArray, support: npt.NDArray[np.bool_]) -> FloatArray | None:
-    """Minimise w^T C w / 2 - a^T w over w >= 0 by block principal pivoting, or return None where that fails.
-
-    Júdice and Pires (1994). The failures are a support on which C is not positive definite, and a cycle.
-    """
-    size = len(scales)
-    ridged = balanced.copy()
-    ridged.ravel()[:: size + 1] += RIDGE
-    fewest, patience = size + 1, PATIENCE
-    while patience:
-        indices = support.nonzero()[0]
-        block = ridged.take(indices, 0).take(indices, 1)
-        factor, values, failed = dposv(block.T, scales[indices], lower=1, overwrite_a=1)
-        if failed:
-            return None
-        solution = np.zeros(size)
-        solution[indices] = values
-        slopes = ridged.dot(solution) - scales
-        wrong = np.minimum(solution, slopes) < -NOISE * math.sqrt(values.dot(values))
-        count = int(np.count_nonzero(wrong))
-        if not count:
-            solution[indices] = values + dpotrs(factor, RIDGE * values, lower=1)[0]
-            return np.maximum(solution, 0.0)
-        fewest, patience = (count, PATIENCE) if count < fewest else (fewest, patience - 1)
-        support = support ^ wrong
-    return None
+    return float(violations.max() / math.sqrt(solution.dot(solution)))
 
 
 def _safe_solution(balanced: FloatArray, scales: FloatArray, candidate: FloatArray | None) -> FloatArray:
@@ -210,7 +258,7 @@ def _safe_solution(balanced: FloatArray, scales: FloatArray, candidate: FloatArr
     except RuntimeError:  # too many iterations
         solution = candidates[-1]
     candidates.append(solution)
-    polished = _pivot(balanced, scales, solution > 0.0)
+    polished = _ridge_solution(balanced, scales, solution > 0.0)
     if polished is not None:
         candidates.append(polished)
     return min(candidates, key=lambda solution: _residual(balanced, scales, solution))
