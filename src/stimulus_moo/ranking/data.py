@@ -1,0 +1,203 @@
+"""Ranking data from files and frames: LETOR files with query ids, LightGBM's two files, pandas frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_svmlight_file
+
+from stimulus_moo import InvalidOption
+from stimulus_moo.ranking.checks import checked_labels, checked_qid, integer
+from stimulus_moo.ranking.errors import InvalidRankingData
+
+_MOST_FEATURES = 1 << 24  # a larger index is a damaged file: one number per feature would fill the memory
+_LONGEST_LINE = 1 << 24
+_LONGEST_NUMBER = 19  # digits of an int64
+
+
+@dataclass(frozen=True)
+class RankingData:
+    """Documents with labels and query ids.
+
+    Attributes:
+        X: rows x features, an array or a CSR matrix.
+        Y: rows x K labels.
+        qid: the query id of each row.
+
+    >>> import numpy as np
+    >>> data = RankingData(np.zeros((3, 2)), np.array([[1.0], [0.0], [2.0]]), np.array([1, 1, 2]))
+    >>> X, Y, qid = data
+    >>> len(qid)
+    3
+    """
+
+    X: Any
+    Y: NDArray[np.float64]
+    qid: NDArray[Any]
+
+    def __iter__(self) -> Any:
+        return iter((self.X, self.Y, self.qid))
+
+
+def load_letor(path: str | PathLike[str], *, n_features: int | None = None, zero_based: bool = False) -> RankingData:
+    """Read a LETOR file: SVMlight lines with ``qid:``, as of MSLR-WEB10K/30K, Yahoo and Istella.
+
+    Args:
+        path: the file; ``.gz`` and ``.bz2`` are unpacked on the way.
+        n_features: how many features there are; None: as many as this file's largest index says. Give it when a test
+            file may lack the last features.
+        zero_based: whether feature indices start at 0; LETOR's start at 1. Column 0 of X is the first feature.
+
+    Returns:
+        X as float32 CSR matrix, Y of one column, qid.
+
+    Raises:
+        InvalidRankingData: there is no such file, or it is damaged or of another layout.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "train.txt")
+    ...     _ = file.write_text("2 qid:7 1:0.5 3:1 # a comment\\n0 qid:7 2:0.25\\n")
+    ...     data = load_letor(file)
+    >>> data.X.toarray().tolist(), data.Y.tolist(), data.qid.tolist()
+    ([[0.5, 0.0, 1.0], [0.0, 0.25, 0.0]], [[2.0], [0.0]], [7, 7])
+    """
+    X, y, qid = _svmlight(Path(path), n_features, zero_based, with_qid=True)
+    return RankingData(X, checked_labels(y, name=f"{path}: labels"), qid)
+
+
+def load_lightgbm(path: str | PathLike[str], *, n_features: int | None = None, zero_based: bool = False) -> RankingData:
+    """Read LightGBM's layout: SVMlight lines without query ids, and the list lengths in ``<path>.query``.
+
+    Args:
+        path: the file of the rows; ``<path>.query`` has one list length per line, in the order of the rows.
+        n_features, zero_based: as for ``load_letor``.
+
+    Returns:
+        X as float32 CSR matrix, Y of one column, qid: the line of the query, counted from 0.
+
+    Raises:
+        InvalidRankingData: one of the files is missing or damaged, or the lengths do not add up to the rows.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "rank.train")
+    ...     _ = file.write_text("1 1:0.5\\n0 2:0.1\\n3 1:0.2\\n")
+    ...     _ = file.with_name("rank.train.query").write_text("2\\n1\\n")
+    ...     data = load_lightgbm(file)
+    >>> data.qid.tolist()
+    [0, 0, 1]
+    """
+    path = Path(path)
+    lengths = _lengths(path.with_name(path.name + ".query"))
+    X, y, _ = _svmlight(path, n_features, zero_based, with_qid=False)
+    total = sum(lengths.tolist())  # Python's integers: damaged lengths may not fit 64 bits together
+    if total != len(y):
+        raise InvalidRankingData(
+            f"{path}.query: the list lengths add up to {total}, but {path} has {len(y)} rows; one of the two is "
+            "truncated or belongs to another set"
+        )
+    qid = np.repeat(np.arange(len(lengths)), lengths)
+    return RankingData(X, checked_labels(y, name=f"{path}: labels"), qid)
+
+
+def from_frame(frame: Any, *, labels: Sequence[str], qid: str, features: Sequence[str] | None = None) -> RankingData:
+    """Take apart a pandas frame.
+
+    Args:
+        frame: one row per document.
+        labels: the names of the label columns.
+        qid: the name of the query id's column.
+        features: the names of the feature columns; None: all others.
+
+    Raises:
+        InvalidRankingData: a column is missing, or a feature or label is no number.
+
+    >>> import pandas
+    >>> frame = pandas.DataFrame({"query": ["a", "a"], "clicks": [1, 0], "price": [9.5, 3.0]})
+    >>> X, Y, qid = from_frame(frame, labels=["clicks"], qid="query")
+    >>> X.tolist(), Y.tolist(), qid.tolist()
+    ([[9.5], [3.0]], [[1.0], [0.0]], ['a', 'a'])
+    """
+    if isinstance(labels, str) or not len(labels):
+        raise InvalidOption(f"labels must be a list of at least one column name, found {labels!r}")
+    chosen = [name for name in frame.columns if name not in {*labels, qid}] if features is None else list(features)
+    for name in (*labels, qid, *chosen):
+        if name not in frame.columns:
+            raise InvalidRankingData(f"the frame has no column {name!r}; it has {', '.join(map(repr, frame.columns))}")
+    if not chosen:
+        raise InvalidRankingData("the frame has no feature column besides labels and qid")
+    try:
+        X = frame[chosen].to_numpy(dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidRankingData(f"the features must be numbers, found {error}; name the numeric ones") from error
+    Y = checked_labels(frame[list(labels)].to_numpy(), name=f"labels {list(labels)}")
+    return RankingData(X, Y, checked_qid(frame[qid].to_numpy()))
+
+
+def _svmlight(path: Path, n_features: int | None, zero_based: bool, *, with_qid: bool) -> tuple[Any, Any, Any]:
+    wanted = "a LETOR file: lines 'label qid:id index:value ...'" if with_qid else "lines 'label index:value ...'"
+    _check_lines(path, wanted, with_qid)
+    if n_features is not None:
+        integer("n_features", n_features, 1)
+    try:
+        found: Any = load_svmlight_file(
+            str(path), n_features=n_features, dtype=np.float32, zero_based=zero_based, query_id=with_qid
+        )
+    except (ValueError, OverflowError, OSError, EOFError, MemoryError) as error:
+        raise InvalidRankingData(
+            f"{path}: expected {wanted}, found: {error}; indices start at {0 if zero_based else 1} (zero_based="
+            f"{zero_based})"
+        ) from error
+    X, y, qid = found if with_qid else (*found, None)
+    if X.shape[0] == 0:
+        raise InvalidRankingData(f"{path}: expected {wanted}, found no row")
+    if with_qid and len(qid) != X.shape[0]:
+        raise InvalidRankingData(f"{path}: expected {wanted}, found a qid in {len(qid)} of {X.shape[0]} lines")
+    if X.shape[1] > _MOST_FEATURES:
+        raise InvalidRankingData(f"{path}: expected feature indices up to {_MOST_FEATURES:,}, found {X.shape[1]:,}")
+    if not np.isfinite(X.data).all():
+        raise InvalidRankingData(f"{path}: expected finite values, found NaN or infinity")
+    return X, y, qid
+
+
+def _check_lines(path: Path, wanted: str, with_qid: bool) -> None:
+    """Look at the first line before a parser reads the whole file."""
+    if not path.is_file():
+        raise InvalidRankingData(
+            f"{path}: expected {wanted}, found {'no regular file' if path.exists() else 'nothing'}"
+        )
+    if path.suffix in (".gz", ".bz2"):
+        return
+    with path.open("rb") as stream:
+        line = stream.readline(_LONGEST_LINE)
+        while line and (not line.strip() or line.lstrip().startswith(b"#")):
+            line = stream.readline(_LONGEST_LINE)
+    if len(line) == _LONGEST_LINE:
+        raise InvalidRankingData(f"{path}: expected lines shorter than {_LONGEST_LINE:,} bytes, found a longer one")
+    if with_qid and b" qid:" not in line:
+        raise InvalidRankingData(
+            f"{path}: expected {wanted}, found {line[:60]!r}; for LightGBM's two files use load_lightgbm"
+        )
+
+
+def _lengths(path: Path) -> NDArray[np.int64]:
+    if not path.is_file():
+        raise InvalidRankingData(f"{path}: expected one list length per line, found no such file")
+    try:
+        words = path.read_bytes().split()
+        if long := [word for word in words if len(word) > _LONGEST_NUMBER]:
+            raise ValueError(f"a word of {len(long[0]):,} bytes")
+        lengths = np.array([int(word) for word in words], dtype=np.int64)
+    except (ValueError, OverflowError) as error:
+        raise InvalidRankingData(f"{path}: expected one list length per line, found: {error}") from error
+    if not len(lengths) or lengths.min() < 0:
+        found = f"{lengths.min()}" if len(lengths) else "none"
+        raise InvalidRankingData(f"{path}: expected one list length per line, all at least 0, found {found}")
+    return lengths

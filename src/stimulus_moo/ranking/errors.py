@@ -1,0 +1,15 @@
+"""The error of ranking data: which file or argument, what was found there and what to do."""
+
+from __future__ import annotations
+
+from stimulus_moo import StimulusError
+
+
+class InvalidRankingData(StimulusError, ValueError):
+    """Rows, labels, query ids or a file of them cannot be used as given.
+
+    >>> from stimulus_moo.ranking import ndcg
+    >>> ndcg([1, 0], [0.5, 0.1, 0.2], [7, 7])
+    Traceback (most recent call last):
+    stimulus_moo.ranking.errors.InvalidRankingData: y_score must hold one finite number per row (2), found shape [3]
+    """

@@ -1,0 +1,249 @@
+"""``MultiLabelRanker``: multi-label learning to rank in scikit-learn's interface."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from stimulus_moo import InvalidOption
+from stimulus_moo.ranking.checks import checked_labels, fraction, integer
+from stimulus_moo.ranking.errors import InvalidRankingData
+from stimulus_moo.ranking.lists import QueryDataset
+from stimulus_moo.ranking.losses import LOSSES, RankingLoss
+from stimulus_moo.ranking.metrics import ndcg
+from stimulus_moo.ranking.scaler import Scaler
+from stimulus_moo.ranking.training import Plan, single_label_floors, train, warn_of_missed_floors
+from stimulus_moo.ranking.validation import scores_of
+
+_ENTRIES = 1 << 23  # of a block of features that predict looks at
+
+
+class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
+    """Rank documents by one score that serves several labels at once.
+
+    One loss per label, one scorer for all: the labels are the objectives of a multi-gradient method, and the samples of
+    its finite sum are queries. Features are standardised inside (sparse ones by their deviation only).
+
+    Args:
+        loss: ``"listnet"``, ``"softmax"``, ``"ranknet"``, ``"approx-ndcg"``, ``"lambdaloss"``, or a function
+            ``loss(scores, labels, lengths)`` that returns one mean loss per label.
+        hidden: widths of the hidden layers of a tanh perceptron; none for a linear scorer.
+        method: a name of ``stimulus_moo.METHODS``.
+        lr: the step size. None: 1 / (2 L), where L is the largest eigenvalue of the standardised features' mean
+            covariance within a list, measured on the training data: the smoothness constant of the softmax losses for a
+            linear scorer at 0, and the step the theory of the STIMULUS methods asks for. Deep scorers and
+            ``approx-ndcg`` have no such constant: it is a start there. 0.01 for Adam.
+        momentum: of the heavy-ball methods.
+        batch_size: queries per step; None: the root of their number.
+        period: steps from anchor to anchor; None: the root of the number of queries.
+        epochs: passes over the training queries by the steps' own batches; anchors come on top.
+        max_gradients: stop once so many per-query multi-gradients have been evaluated, anchors included.
+        preference: one positive number per label. Min-norm methods decrease the labels' losses in proportion to it
+            where they conflict; scalarisation weighs the losses by it. None treats all alike.
+        bounds: ``{label: share}``: the label must not lose more than this share of the validation NDCG that a model
+            trained on it alone reaches. One such model is trained per bounded label; then ``EpsilonConstraint`` turns
+            the weights whenever the validation NDCG, measured after every epoch, is below its floor. The model kept is
+            the best measured one that keeps all floors; if there is none you get a warning and the nearest.
+        early_stopping: a label, whose validation NDCG is watched, or ``"hypervolume"``, the product of all labels'
+            NDCG; the best model measured is kept. None: train to the end and keep the last iterate.
+        patience: epochs without a better one until it stops.
+        validation_fraction: the share of queries held out, where early stopping or bounds ask for it.
+        k: the cut of NDCG in validation and ``score``.
+        random_state: an int, a ``numpy.random.RandomState``, or None for fresh entropy; global random states are
+            neither used nor changed.
+        verbose: show a progress bar.
+
+    Attributes:
+        scorer_: the torch module, on scaled features.
+        scaler_: the fitted ``Scaler``.
+        history_: one record per step, as of ``stimulus_moo.fit``.
+        validation_: one record per measurement: step, samples, gradients, ndcg per label, floors_kept.
+        best_: the record of the model kept; empty without validation.
+        floors_: the least validation NDCG by bounded label.
+        samples_, gradients_: queries drawn, and per-query multi-gradient evaluations, of the run itself.
+        losses_, stationarity_: mean losses and Pareto stationarity of the model kept, over the training queries.
+        lr_: the step size used.
+        stopped_: why training ended, as of ``stimulus_moo.fit``.
+        n_labels_, n_features_in_, feature_names_in_: of the training data.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(400, 5))
+    >>> Y = np.column_stack([X[:, 0] > 0.5, X[:, 0] + X[:, 1] > 1.0])
+    >>> qid = np.repeat(np.arange(40), 10)
+    >>> ranker = MultiLabelRanker(random_state=0).fit(X[:300], Y[:300], qid[:300])
+    >>> ranker.predict(X[300:]).shape, bool(ranker.score(X[300:], Y[300:], qid[300:]) > 0.85)
+    ((100,), True)
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: str | RankingLoss = "listnet",
+        hidden: Sequence[int] = (),
+        method: str = "stimulus-m+",
+        lr: float | None = None,
+        momentum: float = 0.5,
+        batch_size: int | None = None,
+        period: int | None = None,
+        epochs: int = 20,
+        max_gradients: int | None = None,
+        preference: Sequence[float] | None = None,
+        bounds: Mapping[int, float] | None = None,
+        early_stopping: int | str | None = None,
+        patience: int = 5,
+        validation_fraction: float = 0.2,
+        k: int = 10,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.loss = loss
+        self.hidden = hidden
+        self.method = method
+        self.lr = lr
+        self.momentum = momentum
+        self.batch_size = batch_size
+        self.period = period
+        self.epochs = epochs
+        self.max_gradients = max_gradients
+        self.preference = preference
+        self.bounds = bounds
+        self.early_stopping = early_stopping
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.k = k
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: ArrayLike, qid: ArrayLike | None = None) -> MultiLabelRanker:
+        """Train on documents with labels. Whatever is raised, an earlier fit is kept.
+
+        Args:
+            X: rows x features, an array or a scipy CSR matrix.
+            y: rows, or rows x K labels, at least 0; 0 is not relevant.
+            qid: the query id of each row, in any order. None: all rows are *one* list.
+
+        Raises:
+            InvalidOption: a parameter cannot work.
+            InvalidRankingData: X, y or qid cannot be used as given.
+        """
+        before = dict(self.__dict__)
+        try:
+            self._fit(X, y, qid)
+        except BaseException:
+            self.__dict__ = before
+            raise
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Return one score per row; rows of a list are to be sorted by falling score."""
+        check_is_fitted(self)
+        X = self._matrix(X, reset=False)
+        step = max(1, _ENTRIES // X.shape[1])
+        blocks = (self.scaler_(X[start : start + step]) for start in range(0, X.shape[0], step))
+        return scores_of(self.scorer_, map(torch.from_numpy, blocks))
+
+    def score(self, X: Any, y: ArrayLike, qid: ArrayLike | None = None) -> float:
+        """Return NDCG@k, the mean over the labels, those without a relevant document left out."""
+        labels = checked_labels(y, name="y")
+        scores = self.predict(X)
+        found = ndcg(labels, scores, np.zeros(len(scores)) if qid is None else qid, k=self.k)
+        return float(np.nanmean(found)) if not np.isnan(found).all() else float("nan")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = True
+        tags.target_tags.multi_output = True
+        tags.target_tags.positive_only = True
+        return tags
+
+    def _fit(self, X: Any, y: ArrayLike, qid: ArrayLike | None) -> None:
+        if y is None:
+            raise InvalidRankingData("MultiLabelRanker requires y to be passed, but the target y is None")
+        X = self._matrix(X, reset=True)
+        labels = checked_labels(y, X.shape[0], name="y")
+        plan = self._plan(labels.shape[1])
+        bounds = self._bounds(labels.shape[1])
+        data = QueryDataset(X, labels, np.zeros(len(labels)) if qid is None else qid)
+        held_out = None
+        if bounds or self.early_stopping is not None:
+            data, held_out = self._split(data, plan.seed)
+        scaler = Scaler().fit(X, data.rows())
+        data.transform = scaler
+        floors: dict[int, float] = {}
+        if held_out is not None:
+            held_out.transform = scaler
+            floors = single_label_floors(plan, data, held_out, bounds)
+        trained = train(plan, data, held_out, floors)
+        warn_of_missed_floors(trained.best, floors)
+        self.scorer_, self.scaler_, self.n_labels_ = trained.scorer, scaler, labels.shape[1]
+        self.history_, self.validation_, self.best_ = trained.history, trained.validation, trained.best
+        self.floors_, self.lr_, self.stopped_ = floors, trained.lr, trained.stopped
+        self.samples_, self.gradients_ = trained.samples, trained.gradients
+        self.losses_, self.stationarity_ = trained.losses, trained.stationarity
+
+    def _matrix(self, X: Any, *, reset: bool) -> Any:
+        try:
+            return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=reset)
+        except ValueError as error:
+            raise InvalidRankingData(str(error)) from error
+
+    def _plan(self, labels: int) -> Plan:
+        if not callable(self.loss) and self.loss not in LOSSES:
+            raise InvalidOption(f"loss must be a function or one of {', '.join(LOSSES)}, found {self.loss!r}")
+        if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence):
+            raise InvalidOption(f"hidden must be a sequence of widths, found {self.hidden!r}")
+        stop = self.early_stopping
+        is_label = isinstance(stop, numbers.Integral) and not isinstance(stop, bool) and 0 <= int(stop) < labels
+        if stop is not None and stop != "hypervolume" and not is_label:
+            raise InvalidOption(
+                f"early_stopping must be None, 'hypervolume' or a label from 0 to {labels - 1}, found {stop!r}"
+            )
+        try:
+            source = check_random_state(np.random.RandomState() if self.random_state is None else self.random_state)
+        except ValueError as error:
+            raise InvalidOption(f"random_state must be an int, a RandomState or None, {error}") from error
+        return Plan(
+            loss=self.loss if callable(self.loss) else LOSSES[self.loss],
+            hidden=[integer(f"hidden[{i}]", width, 1) for i, width in enumerate(self.hidden)],
+            method=str(self.method).lower(),
+            lr=self.lr,
+            momentum=self.momentum,
+            batch_size=None if self.batch_size is None else integer("batch_size", self.batch_size, 1),
+            period=self.period,
+            epochs=integer("epochs", self.epochs, 1),
+            max_gradients=self.max_gradients,
+            preference=self.preference,
+            k=integer("k", self.k, 1),
+            criterion=None if stop is None or isinstance(stop, str) else int(stop),
+            patience=None if stop is None else integer("patience", self.patience, 1),
+            progress=bool(self.verbose),
+            seed=int(source.randint(2**31 - 1)),
+        )
+
+    def _bounds(self, labels: int) -> dict[int, float]:
+        found = {}
+        for label, share in (self.bounds or {}).items():
+            if integer("a label of bounds", label, 0) >= labels:
+                raise InvalidOption(f"bounds must name labels from 0 to {labels - 1}, found {label!r}")
+            found[int(label)] = fraction(f"bounds[{label}]", share)
+        return found
+
+    def _split(self, data: QueryDataset, seed: int) -> tuple[QueryDataset, QueryDataset]:
+        held_out = round(fraction("validation_fraction", self.validation_fraction) * len(data))
+        if not 0 < held_out < len(data):
+            raise InvalidRankingData(
+                f"validation_fraction={self.validation_fraction} of {len(data)} queries holds out {held_out}: early "
+                "stopping and bounds need queries on both sides; give qid, more queries or another fraction"
+            )
+        order = np.random.default_rng(seed).permutation(len(data))
+        return data.subset(np.sort(order[held_out:])), data.subset(np.sort(order[:held_out]))

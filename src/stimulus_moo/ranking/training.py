@@ -1,0 +1,171 @@
+"""How a ranker is trained: from queries and settings to a fitted scorer, by ``stimulus_moo.fit``."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from stimulus_moo import History, StimulusWarning, fit, measure
+from stimulus_moo.ranking.lists import QueryBatch, QueryDataset
+from stimulus_moo.ranking.losses import RankingLoss
+from stimulus_moo.ranking.preferences import EpsilonConstraint, preferred_weighting
+from stimulus_moo.ranking.scorer import Scorer, smoothness
+from stimulus_moo.ranking.validation import Validation
+
+_ENTRIES = 1 << 23  # of the features of an anchor's or an evaluation's batch
+_ADAM_LR = 0.01
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings of one training run, checked."""
+
+    loss: RankingLoss
+    hidden: Sequence[int]
+    method: str
+    lr: float | None
+    momentum: float
+    batch_size: int | None
+    period: int | None
+    epochs: int
+    max_gradients: int | None
+    preference: Sequence[float] | None
+    k: int
+    criterion: int | None
+    patience: int | None
+    progress: bool
+    seed: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training leaves: the scorer, and the numbers of the run."""
+
+    scorer: Scorer
+    history: History
+    validation: list[dict[str, Any]]
+    best: dict[str, Any]
+    samples: int
+    gradients: int
+    losses: list[float]
+    stationarity: float
+    lr: float
+    stopped: str
+
+
+def train(plan: Plan, data: QueryDataset, held_out: QueryDataset | None, floors: Mapping[int, float]) -> Trained:
+    """Train a scorer; torch's global random state is left as it was."""
+    labels = data.labels.shape[1]
+    size = pass_size(data)
+    lr = default_lr(plan.method, data) if plan.lr is None else plan.lr
+    weighting = preferred_weighting(plan.method, plan.preference, labels)
+    constraint = EpsilonConstraint(floors, weighting) if floors else None
+    batch = math.isqrt(len(data) - 1) + 1 if plan.batch_size is None else plan.batch_size
+    every = max(1, len(data) // batch)
+    monitor = None
+    if held_out is not None:
+        monitor = Validation(
+            held_out,
+            k=plan.k,
+            criterion=plan.criterion,
+            every=every,
+            patience=plan.patience,
+            size=size,
+            floors=floors,
+            constraint=constraint,
+        )
+
+    def losses(model: torch.nn.Module, batch: QueryBatch) -> torch.Tensor:
+        return plan.loss(model(batch.features), batch.labels, batch.lengths)
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(plan.seed)
+        scorer = Scorer(data.features.shape[1], plan.hidden)
+        result = fit(
+            scorer,
+            losses,
+            data,
+            method=plan.method,
+            lr=lr,
+            momentum=plan.momentum,
+            batch_size=batch,
+            period=plan.period,
+            steps=plan.epochs * every,
+            gradients=plan.max_gradients,
+            weighting=constraint or weighting,
+            anchor_batch=size,
+            collate_fn=QueryDataset.collate,
+            seed=plan.seed,
+            callbacks=[] if monitor is None else [monitor],
+            progress=plan.progress,
+        )
+        final, stationarity, best = result.losses, result.stationarity, {}
+        if monitor is not None:
+            if not monitor.records or monitor.records[-1]["step"] != result.history.last()["step"]:
+                monitor.measure(scorer, result.history.last())
+            best = monitor.best_record
+            scorer.load_state_dict(monitor.best)
+            found = measure(scorer, losses, data.batches(size))
+            final, stationarity = found.losses, found.stationarity
+    return Trained(
+        scorer=scorer,
+        history=result.history,
+        validation=[] if monitor is None else monitor.records,
+        best=best,
+        samples=result.samples,
+        gradients=result.gradients,
+        losses=final,
+        stationarity=stationarity,
+        lr=lr,
+        stopped=result.stopped,
+    )
+
+
+def single_label_floors(
+    plan: Plan, data: QueryDataset, held_out: QueryDataset, bounds: Mapping[int, float]
+) -> dict[int, float]:
+    """Return the least NDCG by label: (1 - bound) times what a model trained on this label alone reaches held out."""
+    floors = {}
+    for label, bound in bounds.items():
+        alone = replace(plan, preference=None, criterion=None)
+        trained = train(alone, _one_label(data, label), _one_label(held_out, label), {})
+        floors[label] = (1.0 - bound) * trained.best["ndcg"][0]
+    return floors
+
+
+def warn_of_missed_floors(best: Mapping[str, Any], floors: Mapping[int, float]) -> None:
+    """Warn with the labels that the model kept does not hold at their floors."""
+    missed = [label for label, floor in floors.items() if best["ndcg"][label] < floor]
+    if missed:
+        told = ", ".join(f"label {s}: {best['ndcg'][s]:.4f} < {floors[s]:.4f}" for s in missed)
+        warnings.warn(
+            f"no measured model kept every bound; the nearest one is kept (validation NDCG {told}). Train longer, "
+            "allow more loss, or prefer these labels",
+            StimulusWarning,
+            stacklevel=4,
+        )
+
+
+def default_lr(method: str, data: QueryDataset) -> float:
+    """Return 1 / (2 L), L the smoothness of the softmax losses of a linear scorer at 0; 0.01 for Adam."""
+    if method.endswith("adam"):
+        return _ADAM_LR
+    largest = smoothness(data)
+    return 0.5 / largest if largest > 0 else 1.0
+
+
+def pass_size(data: QueryDataset) -> int:
+    """Return how many queries a full pass takes at once, so that memory is bounded whatever the lists and features."""
+    entries = data.queries.lengths.mean() * max(1, data.features.shape[1])
+    return int(min(1024, max(1, _ENTRIES // entries)))
+
+
+def _one_label(data: QueryDataset, label: int) -> QueryDataset:
+    part = data.subset(range(len(data)))
+    part.labels = data.labels[:, [label]]
+    return part

@@ -1,0 +1,97 @@
+"""Held-out queries during training: measured after every epoch, for early stopping, floors and the best iterate."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stimulus_moo import Progress
+from stimulus_moo.ranking.errors import InvalidRankingData
+from stimulus_moo.ranking.lists import QueryDataset
+from stimulus_moo.ranking.metrics import ndcg
+from stimulus_moo.ranking.preferences import EpsilonConstraint
+
+
+def scores_of(model: torch.nn.Module, blocks: Iterable[Tensor]) -> NDArray[np.float64]:
+    """Return the scores of blocks of features, one after the other."""
+    with torch.no_grad():
+        return np.concatenate([model(block).numpy() for block in blocks]).astype(np.float64)
+
+
+class Validation:
+    """A callback of ``fit`` that measures NDCG@k on held-out queries and keeps the best model.
+
+    Best is the highest criterion: the NDCG of one label, or the product over the labels, which is the hypervolume of
+    the one point against the origin. With floors, a model that keeps them all beats one that does not, and of those
+    that do not the one nearest to its floors is best.
+
+    Args:
+        data: the held-out queries.
+        k: the cut of NDCG.
+        criterion: a label, or None for the hypervolume.
+        every: measure after so many steps.
+        patience: stop after so many measurements without a better one; None: never.
+        size: queries per batch.
+        floors: the least NDCG by label.
+        constraint: told about every measurement.
+    """
+
+    def __init__(
+        self,
+        data: QueryDataset,
+        *,
+        k: int,
+        criterion: int | None,
+        every: int,
+        patience: int | None,
+        size: int,
+        floors: Mapping[int, float],
+        constraint: EpsilonConstraint | None,
+    ) -> None:
+        self.data, self.k, self.criterion, self.every, self.patience = data, k, criterion, every, patience
+        self.size, self.floors, self.constraint = size, floors, constraint
+        self.labels = data.labels[data.rows()]
+        self.qid = data.queries.query[data.rows()]
+        self.records: list[dict[str, Any]] = []
+        self.best: dict[str, Any] = {}
+        self.best_record: dict[str, Any] = {}
+        self._best_value = (-math.inf, -math.inf)
+        self._waited = 0
+        missing = np.flatnonzero(self.labels.max(axis=0) <= 0)
+        if len(missing):
+            raise InvalidRankingData(
+                f"label {missing[0]} has no relevant document in the {len(data)} validation queries, so nothing can be "
+                "measured there; raise validation_fraction, or change random_state"
+            )
+
+    def __call__(self, progress: Progress) -> bool:
+        """Measure after every epoch; tell whether to stop."""
+        if progress.step % self.every:
+            return False
+        self.measure(progress.model, progress.record)
+        return self.patience is not None and self._waited >= self.patience
+
+    def measure(self, model: torch.nn.Module, record: Mapping[str, Any]) -> None:
+        """Measure a model, tell the constraint, and keep the model if it is the best."""
+        scores = scores_of(model, (batch.features for batch in self.data.batches(self.size)))
+        found = ndcg(self.labels, scores, self.qid, k=self.k)
+        value = self._value(found)
+        if self.constraint is not None:
+            self.constraint.measure(found.tolist())
+        counts = {name: record[name] for name in ("step", "samples", "gradients")}
+        self.records.append({**counts, "ndcg": found.tolist(), "floors_kept": not value[0]})
+        self._waited += 1
+        if value > self._best_value:
+            self._best_value, self._waited = value, 0
+            self.best, self.best_record = copy.deepcopy(model.state_dict()), self.records[-1]
+
+    def _value(self, found: NDArray[np.float64]) -> tuple[float, float]:
+        short = max((max(0.0, floor - found[label]) for label, floor in self.floors.items()), default=0.0)
+        return -float(short), float(np.prod(found) if self.criterion is None else found[self.criterion])

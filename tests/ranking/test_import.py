@@ -1,0 +1,25 @@
+"""The core stands without scikit-learn and without ranking, and ranking says what it needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CODE = """
+import sys
+sys.modules["sklearn"] = None  # as if not installed
+import stimulus_moo
+print([name for name in sys.modules if "ranking" in name])
+try:
+    import stimulus_moo.ranking
+except stimulus_moo.MissingDependency as error:
+    print(isinstance(error, ImportError), error)
+"""
+
+
+def test_ranking_without_scikit_learn_says_how_to_install() -> None:
+    run = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
+    assert run.stdout.splitlines() == [
+        "[]",
+        "True stimulus_moo.ranking needs scikit-learn: pip install 'stimulus-moo[ranking]'",
+    ], run.stderr
