@@ -99,7 +99,7 @@ class TorchProblem:
 class Trained:
     """A method of the table on its way over the problem."""
 
-    def __init__(self, name: str, problem: TorchProblem, **changes: Any) -> None:
+    def __init__(self, name: str, problem: TorchProblem, engine: str = "auto", **changes: Any) -> None:
         method = METHODS[name]
         options: dict[str, Any] = dict(
             lr=LR, momentum=MOMENTUM, batch_size=BATCH, period=PERIOD, anchor_batch=17, **CASES[name].options
@@ -108,7 +108,7 @@ class Trained:
         self.problem = problem
         self.model = Point(problem.start)
         estimator, weighting = method.estimator(settings), method.weighting(settings)
-        self.multigradient = MultiGradient(self.model, problem.losses, estimator, weighting)
+        self.multigradient = MultiGradient(self.model, problem.losses, estimator, weighting, engine=engine)
         self.optimizer = method.step(self.model.parameters(), settings)
         self.x = [self.model.x.detach().numpy().copy()]
         self.steps: list[Any] = []

@@ -81,8 +81,8 @@ def test_large_models_have_one_matrix(name: str, monkeypatch: pytest.MonkeyPatch
     made: list[int] = []
     whole = Block.__init__
 
-    def counting(self: Block, objectives: list[int], members: list[int], parameters: Any) -> None:
-        whole(self, objectives, members, parameters)
+    def counting(self: Block, *arguments: Any) -> None:
+        whole(self, *arguments)
         made.append(self.matrix.numel())
 
     monkeypatch.setattr(Block, "__init__", counting)
@@ -264,16 +264,16 @@ def test_rows_that_cannot_be_taken_back_start_again() -> None:
 def test_an_interruption_while_a_row_is_written_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     mg = build("recursive")
     path(mg, BATCHES[:2])
-    whole = Rows.add
+    whole = Rows.add_one
 
     def interrupted(self: Rows, *arguments: Any) -> None:
         whole(self, *arguments)
         raise KeyboardInterrupt  # it is not known whether the row was added
 
-    monkeypatch.setattr(Rows, "add", interrupted)
+    monkeypatch.setattr(Rows, "add_one", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         mg.backward(BATCHES[2])
-    monkeypatch.setattr(Rows, "add", whole)
+    monkeypatch.setattr(Rows, "add_one", whole)
     assert "starts again" in caught.value.__notes__[0]
     assert mg.backward(BATCHES[2]).anchored
 

@@ -516,7 +516,7 @@ def test_freezing_all_that_decides_is_refused_again_and_again() -> None:
         ({"weighting": 0.5}, "weighting must be a Weighting or a function .* found 0.5"),
         ({"micro_batch": 0}, "micro_batch must be a positive integer, found 0"),
         ({"batch_size": 8}, "batch_size must be a function .* found 8"),
-        ({"engine": "turbo"}, "engine must be one of 'auto', 'rowwise', found 'turbo'"),
+        ({"engine": "turbo"}, "engine must be one of 'auto', 'rowwise', 'batched', 'compiled', found 'turbo'"),
         ({"shared": [torch.zeros(1)]}, "shared must hold parameters of the model, found Tensor at position 0"),
         ({"shard": True}, "process_group=None, shard=True; leave them"),
         ({"process_group": "world"}, "process_group='world', shard=False; leave them"),

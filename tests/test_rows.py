@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from stimulus_moo import rows as rows_module
-from stimulus_moo.rows import Rows
+from stimulus_moo.rows import Rows, Storage
 
 
 def parameters() -> list[Tensor]:
@@ -30,9 +31,13 @@ def filled(reach: Sequence[int], objectives: int = 2, seed: int = 0) -> tuple[Ro
     for s in range(objectives):
         members = [i for i, mask in enumerate(reach) if mask >> s & 1]
         gradients = [torch.randn(own[i].shape, generator=generator).to(own[i].dtype) for i in members]
-        rows.add(s, members, gradients, 0.5)
+        rows.add(s, parts(own, dict(zip(members, gradients, strict=True))), 0.5)
         dense[s] = as_dense(dict(zip(members, gradients, strict=True)), own) * 0.5
     return rows, dense
+
+
+def parts(own: Sequence[Tensor], given: dict[int, Tensor]) -> list[Tensor | None]:
+    return [given.get(i) for i in range(len(own))]
 
 
 def as_dense(parts: dict[int, Tensor], own: list[Tensor]) -> Tensor:
@@ -73,9 +78,9 @@ def test_direction_has_the_shape_and_dtype_of_the_parameters() -> None:
     for d, p in zip(direction, parameters(), strict=True):
         assert d is not None
         assert (d.shape, d.dtype) == (p.shape, p.dtype)
-    parts = {i: d for i, d in enumerate(direction) if d is not None}
+    found = {i: d for i, d in enumerate(direction) if d is not None}
     expected = 0.25 * dense[0] + 0.75 * dense[1]
-    torch.testing.assert_close(as_dense(parts, parameters()), expected, rtol=0, atol=1e-2)  # bfloat16: 3 digits
+    torch.testing.assert_close(as_dense(found, parameters()), expected, rtol=0, atol=1e-2)  # bfloat16: 3 digits
 
 
 def test_what_one_objective_reaches_is_stored_once() -> None:
@@ -99,8 +104,8 @@ def test_rows_are_at_least_float32() -> None:
     rows.cover([1] * 4)
     kinds = [part.dtype for part in rows.row(0).values()]
     assert kinds == [torch.float32, torch.float32, torch.float32, torch.float64]
-    rows.add(0, [1], [torch.tensor([256.0, 1.0], dtype=torch.bfloat16)], 1.0)
-    rows.add(0, [1], [torch.tensor([1.0, 2**-9], dtype=torch.bfloat16)], 1.0)
+    rows.add(0, parts(own, {1: torch.tensor([256.0, 1.0], dtype=torch.bfloat16)}), 1.0)
+    rows.add(0, parts(own, {1: torch.tensor([1.0, 2**-9], dtype=torch.bfloat16)}), 1.0)
     assert rows.row(0)[1].tolist() == [257.0, 1.0 + 2**-9]  # both would be lost in bfloat16
 
 
@@ -108,23 +113,62 @@ def test_gramian_counts_only_what_decides_and_sq_norm_counts_all() -> None:
     own = [torch.zeros(2), torch.zeros(3)]
     rows = Rows(own, 2, [True, False])
     rows.cover([3, 3])
-    rows.add(0, [0, 1], [torch.tensor([1.0, 2.0]), torch.ones(3)], 1.0)
-    rows.add(1, [0, 1], [torch.tensor([0.0, 1.0]), torch.ones(3)], 1.0)
+    rows.add(0, [torch.tensor([1.0, 2.0]), torch.ones(3)], 1.0)
+    rows.add(1, [torch.tensor([0.0, 1.0]), torch.ones(3)], 1.0)
     assert rows.gramian().tolist() == [[5.0, 2.0], [2.0, 1.0]]
     assert float(rows.combine(torch.ones(2, dtype=torch.float64))[1]) == 1 + 9 + 3 * 4
 
 
-def test_gramian_in_chunks_is_the_gramian(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, dense = filled([3, 3, 3, 3])
+@pytest.mark.parametrize("columns", [1, 6, 7, 64])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
+def test_gramian_in_chunks_is_the_gramian(columns: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "_CHUNK", 3)
+    rows = Rows([torch.zeros(columns)], 4, [True], Storage(dtype=kind))
+    rows.cover([15])
+    values = torch.randn(4, columns, generator=torch.Generator().manual_seed(0)).to(kind)
+    for s in range(4):
+        rows.load(s, [values[s]])
+    exact = values.double() @ values.double().T
+    torch.testing.assert_close(rows.gramian(), exact, rtol=0, atol=1e-6 if kind is torch.float32 else 1e-13)
+
+
+def test_a_gramian_that_overflows_in_float32_is_done_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "_CHUNK", 2)
-    torch.testing.assert_close(rows.gramian(), dense @ dense.T, rtol=1e-14, atol=1e-14)
+    rows = Rows([torch.zeros(4)], 2, [True])
+    rows.load(0, [torch.full((4,), 1e30)])
+    rows.load(1, [torch.ones(4)])
+    torch.testing.assert_close(
+        rows.gramian(), torch.tensor([[4e60, 4e30], [4e30, 4.0]], dtype=torch.float64), rtol=1e-6, atol=0
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(reach=REACHES)
+def test_stacked_rows_are_single_rows(reach: list[int]) -> None:
+    """Rows for which there is no room are zero, or room is made for them."""
+    own = [torch.zeros(shape) for shape in [(2, 3), (3,), (2, 1), ()]]
+    generator = torch.Generator().manual_seed(1)
+    stacked: list[Tensor | None] = []
+    for mask, p in zip(reach, own, strict=True):
+        full = torch.randn(3, *p.shape, generator=generator)
+        for s in range(3):
+            if not mask >> s & 1:
+                full[s] = 0
+        stacked.append(full if mask else None)
+    one, other = Rows(own, 3, [True] * 4), Rows(own, 3, [True] * 4)
+    one.make_room([mask & 3 for mask in reach])  # the third objective was not seen yet
+    one.add_stacked(stacked, -0.5)
+    for s in range(3):
+        other.add(s, [None if g is None else g[s] for g in stacked], -0.5)
+    for s in range(3):
+        assert torch.equal(as_dense(one.row(s), own), as_dense(other.row(s), own))
 
 
 def test_gramian_of_float32_rows_is_exact_in_float64() -> None:
     own = [torch.zeros(3)]
     rows = Rows(own, 1, [True])
     rows.cover([1])
-    rows.add(0, [0], [torch.tensor([4096.0, 1.0, 1.0])], 1.0)
+    rows.add(0, [torch.tensor([4096.0, 1.0, 1.0])], 1.0)
     assert rows.gramian().item() == 4096.0**2 + 2  # float32 would give 4096^2
 
 
@@ -160,10 +204,10 @@ def test_memory_that_runs_out_leaves_the_rows_whole(monkeypatch: pytest.MonkeyPa
     rows, dense = filled([1, 0, 2, 3])
     whole = rows_module.Block.__init__
 
-    def fails(self: rows_module.Block, objectives: list[int], members: list[int], own: Sequence[Tensor]) -> None:
+    def fails(self: rows_module.Block, objectives: list[int], members: list[int], *rest: Any) -> None:
         if members == [2]:
             raise MemoryError
-        whole(self, objectives, members, own)
+        whole(self, objectives, members, *rest)
 
     monkeypatch.setattr(rows_module.Block, "__init__", fails)
     with pytest.raises(MemoryError):
@@ -175,14 +219,14 @@ def test_memory_that_runs_out_leaves_the_rows_whole(monkeypatch: pytest.MonkeyPa
 def test_first_non_finite_names_the_row(value: float) -> None:
     rows, _ = filled([3, 1, 2, 3])
     assert rows.first_non_finite() is None
-    rows.add(1, [0], [torch.full((2, 3), value, dtype=torch.float64)], 1.0)
+    rows.add(1, parts(parameters(), {0: torch.full((2, 3), value, dtype=torch.float64)}), 1.0)
     assert rows.first_non_finite() == 1
-    rows.add(0, [1], [torch.full((3,), value)], 1.0)
+    rows.add(0, parts(parameters(), {1: torch.full((3,), value)}), 1.0)
     assert rows.first_non_finite() == 0
 
 
 def test_a_sum_that_overflows_is_not_a_non_finite_row() -> None:
     rows = Rows([torch.zeros(2)], 1, [True])
     rows.cover([1])
-    rows.add(0, [0], [torch.full((2,), 3e38)], 1.0)
+    rows.add(0, [torch.full((2,), 3e38)], 1.0)
     assert rows.first_non_finite() is None

@@ -15,6 +15,7 @@ from stimulus_moo.errors import (
 )
 from stimulus_moo.estimators import Estimator, Full, MiniBatch, Page, Recursive, Storm, Tracking, Update
 from stimulus_moo.fit import Progress, fit
+from stimulus_moo.memory import MemoryEstimate
 from stimulus_moo.methods import METHODS, PAPER_METHODS, Method
 from stimulus_moo.metrics import Measurement, estimator_error, measure, pareto_stationarity
 from stimulus_moo.multigradient import MultiGradient, Step
@@ -48,6 +49,7 @@ __all__ = [
     "InvalidOption",
     "InvalidWeights",
     "Measurement",
+    "MemoryEstimate",
     "Method",
     "MinNorm",
     "MiniBatch",

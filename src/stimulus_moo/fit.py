@@ -70,6 +70,7 @@ def fit(
     scheduler: Callable[[Optimizer], LRScheduler] | None = None,
     shared: Iterable[Tensor] | None = None,
     micro_batch: int | None = None,
+    engine: str = "auto",
     anchor_batch: int = 1024,
     collate_fn: Collate | None = None,
     mu: float | None = None,
@@ -101,7 +102,7 @@ def fit(
         weighting: takes the place of the method's weighting.
         optimizer: from parameters to an optimizer, in place of the method's step.
         scheduler: from the optimizer to a learning-rate schedule, stepped after every step.
-        shared, micro_batch: as for ``MultiGradient``.
+        shared, micro_batch, engine: as for ``MultiGradient``.
         anchor_batch: samples per batch of an anchor pass and of an evaluation.
         collate_fn: for map-style data sets and streams.
         mu: strong convexity; ``Result.picked`` is then the random-clock iterate of the strongly convex theorems.
@@ -151,7 +152,7 @@ def fit(
         **options,
     )
     limits = _Limits.check(steps, gradients, tolerance, evaluate_every, period)
-    run = Run(model, losses, settings, chosen, weighting, optimizer, scheduler, shared, micro_batch, mu)
+    run = Run(model, losses, settings, chosen, weighting, optimizer, scheduler, shared, micro_batch, engine, mu)
     run.evaluation = evaluation
     folder = None if checkpoint is None else Path(checkpoint)
     every = positive_integer("checkpoint_every", checkpoint_every)

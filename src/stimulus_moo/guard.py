@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_SMALL = 1 << 20  # entries that are exchanged through one copy of all of them
 
 
 class Guard:
@@ -25,6 +27,23 @@ class Guard:
             (module, {name: (buffer, _copy(buffer)) for name, buffer in module._buffers.items()})
             for module in model.modules()
         ]
+
+    def undrawn(self) -> bool:
+        """Tell whether nobody has drawn random numbers since."""
+        return torch.equal(torch.get_rng_state(), self._cpu) and all(
+            torch.equal(_device_module(device).get_rng_state(device), state) for device, state in self._accelerators
+        )
+
+    def untouched(self) -> bool:
+        """Tell whether nobody has drawn random numbers or changed a buffer since."""
+        return self.undrawn() and all(
+            module._buffers.keys() == buffers.keys()
+            and all(
+                module._buffers[name] is buffer and (buffer is None or values is None or torch.equal(buffer, values))
+                for name, (buffer, values) in buffers.items()
+            )
+            for module, buffers in self._buffers
+        )
 
     def restore(self) -> None:
         """Set everything back to the moment of the snapshot."""
@@ -52,14 +71,18 @@ def swapped(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[
         torch.clear_autocast_cache()  # it may hold low-precision copies of the other values
 
 
-@contextmanager
-def full_precision(devices: Iterable[torch.device]) -> Iterator[None]:
+def autocasts(devices: Iterable[torch.device]) -> list[str]:
+    """Return the kinds of device, among these and the CPU, for which the user's autocast is on."""
+    kinds = {"cpu", *(device.type for device in devices)}
+    return [kind for kind in kinds if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)]
+
+
+def full_precision(devices: Iterable[torch.device]) -> AbstractContextManager[Any]:
     """Switch the user's autocast off for the library's own arithmetic."""
-    with ExitStack() as stack:
-        for kind in {"cpu", *(device.type for device in devices)}:
-            if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
+    stack = ExitStack()
+    for kind in autocasts(devices):
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack
 
 
 def _copy(buffer: Tensor | None) -> Tensor | None:
@@ -70,10 +93,15 @@ def _copy(buffer: Tensor | None) -> Tensor | None:
 
 def _exchange(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     with torch.no_grad():
-        for parameter, other in zip(parameters, others, strict=True):
-            kept = parameter.clone()
+        if sum(parameter.numel() for parameter in parameters) <= _SMALL:  # few calls
+            kept = [parameter.clone() for parameter in parameters]
+            torch._foreach_copy_(list(parameters), list(others))
+            torch._foreach_copy_(list(others), kept)
+            return
+        for parameter, other in zip(parameters, others, strict=True):  # little memory
+            values = parameter.clone()
             parameter.copy_(other)
-            other.copy_(kept)
+            other.copy_(values)
 
 
 def _device_module(device: torch.device) -> Any:

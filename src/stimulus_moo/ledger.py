@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption, NonFiniteError
+from stimulus_moo.engines import Engine, reached
+from stimulus_moo.engines.compiler import Compiler
+from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
 from stimulus_moo.estimators import Update
 from stimulus_moo.guard import Guard, swapped
-from stimulus_moo.objective import Objective
-from stimulus_moo.rows import Rows
+from stimulus_moo.intake import Intake, Undo, non_finite_gradient
+from stimulus_moo.objective import Objective, reaches_nothing
+from stimulus_moo.rows import Rows, Storage
 
 #: Up to this many entries of U (S x P) an update is built beside the old rows, and taking it back is exact. Above, rows
 #: are updated in place, so that no second S x P matrix exists; a failed update is then taken back by evaluating it
@@ -37,18 +41,30 @@ class Account:
         self.losses = losses if self.losses is None else self.losses + (losses - self.losses) * (size / self.seen)
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One evaluation whose gradients were added in place, and what it takes to do it again."""
+
+    piece: Any
+    at_previous: bool
+    intake: Intake
+    guard: Guard
+
+
 class Ledger:
     """Keeps U and x_{t-1}, and applies updates to them as transactions: ``apply``, then ``commit`` or ``roll_back``."""
 
-    def __init__(self, objective: Objective, decisive: list[bool]) -> None:
+    def __init__(self, objective: Objective, engine: Engine, storage: Storage | None = None) -> None:
         self.objective = objective
-        self.decisive = decisive
+        self.engine = engine
+        self.compiler = Compiler(objective, engine)
+        self.storage = storage or Storage()
         self.rows: Rows | None = None  # U_{t-1}, where an estimator needs it again
         self.previous: list[Tensor] | None = None  # x_{t-1}
         self.layout = [0] * len(objective.parameters)  # every reach seen so far: how the rows are cut into blocks
         self._spare: Rows | None = None  # memory for the next update
         self._pending: Rows | None = None  # U_t before commit
-        self._journal: list[tuple[Any, bool, float, Guard, int]] = []  # what was added in place
+        self._journal: list[Entry] = []  # what was added in place
         self._kept = 1.0  # what the rows are multiplied by
         self._reach: list[int] = []  # what the rows reached before they were updated in place
         self._torn = False  # is a change in place under way?
@@ -65,16 +81,23 @@ class Ledger:
         self._kept = update.keep
         if update.anchor is not None:
             self._apply_anchor(update, step, account)
+            self._merge(update)
         else:
             self._apply_batch(update, batch, step, guard, account)
-        assert self._pending is not None
-        if update.keep and self._pending is not self.rows:
-            assert self.rows is not None
-            self._pending.merge(self.rows, update.keep)
-        bad = self._pending.first_non_finite() if self._staged(self._pending) else None
-        if bad is not None:
-            raise _non_finite(bad, step)
         return account
+
+    def gramian(self, step: int) -> Tensor:
+        """Return U_t U_t^T.
+
+        Raises:
+            NonFiniteError: a row holds NaN or infinity.
+        """
+        gramian = self.pending.gramian()
+        if not math.isfinite(gramian.sum()) or not all(self.objective.decisive):
+            bad = self.pending.first_non_finite()
+            if bad is not None:
+                raise non_finite_gradient(bad, step)
+        return gramian
 
     @property
     def pending(self) -> Rows:
@@ -96,8 +119,8 @@ class Ledger:
             if self.previous is None:
                 self.previous = [parameter.detach().clone() for parameter in self.objective.parameters]
             else:
-                for kept, parameter in zip(self.previous, self.objective.parameters, strict=True):
-                    kept.copy_(parameter.detach())
+                with torch.no_grad():
+                    torch._foreach_copy_(self.previous, list[Tensor](self.objective.parameters))
 
     def roll_back(self) -> None:
         """Take back what ``apply`` did; rows updated in place are restored by evaluating the update again."""
@@ -107,13 +130,13 @@ class Ledger:
         if pending is None or pending is not self.rows:
             return  # staged, or rebuilt from nothing: what there was is untouched, or not needed by any later step
         try:
-            if torn:
+            if torn or any(entry.intake.torn for entry in journal):
                 raise RuntimeError("a row was being written")
-            for piece, at_previous, weight, guard, rows in reversed(journal):
-                guard.restore()
-                with self._point(at_previous):
-                    for row in self._limited(piece, rows):
-                        pending.add(*row, -weight)
+            for entry in reversed(journal):
+                entry.guard.restore()
+                with self._point(entry.at_previous):
+                    evaluated = self.objective.evaluate(entry.piece, step=-1)
+                    self.engine.rowwise(evaluated.graphs, self.objective.parameters, Undo(entry.intake))
             pending.scale(1.0 / self._kept)
             pending.reach = self._reach
             if pending.first_non_finite() is not None:
@@ -122,6 +145,20 @@ class Ledger:
             self.clear()  # the estimator starts again rather than go on from a broken state
             raise
 
+    def stages(self, objectives: int) -> bool:
+        """Tell whether updates of so many rows are built beside the old ones."""
+        return objectives * self.objective.dimension <= STAGED_ENTRIES and self.storage == Storage()
+
+    def survey(self, batch: Any, step: int) -> tuple[int, list[int]]:
+        """Evaluate a batch without a trace; return S and which objectives reach each parameter, as bit masks."""
+        guard = Guard(self.objective.model, self.objective.parameters)
+        try:
+            piece, _ = next(iter(self.objective.pieces(batch)))
+            graphs = self.objective.evaluate(piece, step).graphs
+        finally:
+            guard.restore()
+        return len(graphs), self._masks(graphs)
+
     def clear(self) -> None:
         """Forget everything."""
         self.rows = self.previous = self._spare = self._pending = None
@@ -129,7 +166,7 @@ class Ledger:
 
     def new_rows(self, objectives: int) -> Rows:
         """Return empty rows for the model."""
-        rows = Rows(self.objective.parameters, objectives, self.decisive)
+        rows = Rows(self.objective.parameters, objectives, self.objective.decisive, self.storage)
         rows.make_room(self.layout)
         return rows
 
@@ -138,9 +175,9 @@ class Ledger:
         assert anchor is not None
         for batch in anchor.batches():
             for piece, size in self.objective.pieces(batch):
-                squares = self._accumulate(piece, step, float(size), account, size, square=anchor.estimates_variance)
-                if anchor.estimates_variance:
-                    anchor.observe(size, squares, self.pending.sq_norms)
+                intake = self._accumulate(piece, step, float(size), account, size, square=anchor.estimates_variance)
+                if intake.squares is not None:
+                    anchor.observe(size, intake.squares, self.pending.sq_norms)
         if self._pending is None:
             raise InvalidBatch(
                 "the anchor gave no batches: it is empty, or an iterator that was spent; pass a DataLoader or a list"
@@ -153,7 +190,15 @@ class Ledger:
             raise InvalidBatch("this estimator needs a batch at every step: call backward(batch), found None")
         pieces = list(self.objective.pieces(batch))
         total = sum(size for _, size in pieces)
-        self._begin_in_place(update)
+        if len(pieces) > 1 or not self._apply_compiled(update, batch, total, step, account):
+            self._begin_in_place(update)
+            self._accumulate_pieces(pieces, total, update, step, guard, account)
+        account.samples = total
+        account.gradients = 2 * total if update.before else total
+
+    def _accumulate_pieces(
+        self, pieces: list[tuple[Any, int]], total: int, update: Update, step: int, guard: Guard, account: Account
+    ) -> None:
         if update.before:
             with self._point(at_previous=True):
                 for piece, size in pieces:
@@ -161,8 +206,43 @@ class Ledger:
             guard.restore()  # the same random draw at x_t; buffers advance there only
         for piece, size in pieces:
             self._accumulate(piece, step, update.now * size / total, account, size)
-        account.samples = total
-        account.gradients = 2 * total if update.before else total
+        self._merge(update)
+
+    def _merge(self, update: Update) -> None:
+        if update.keep and self.pending is not self.rows:
+            assert self.rows is not None
+            self.pending.merge(self.rows, update.keep)
+
+    def _apply_compiled(self, update: Update, batch: Any, size: int, step: int, account: Account) -> bool:
+        """Make the whole update in one compiled call; False, and nothing done, where there is none for it.
+
+        Also where something is not finite: single rows then tell what it is.
+        """
+        if self.engine.name != "compiled":
+            return False
+        like = self._spare if self.rows is None else self.rows
+        if like is not None and not self._staged(like):
+            self.engine.give_up(f"it is made for small models, and this has S x P > {STAGED_ENTRIES}")
+            return False
+        previous = self.previous if update.before else None
+        compiled = self.compiler.find(batch, previous, like, bool(update.keep), step)
+        if compiled is None:
+            return False
+        assert like is not None
+        old = [block.matrix for block in like.blocks] if update.keep else None
+        weights = torch.tensor([update.keep, update.now, update.before], dtype=torch.float64)
+        losses, matrices = compiled.function(self.objective.parameters, previous, batch, weights, old)
+        if not all(math.isfinite(values.sum()) for values in (losses, *matrices)):
+            return False
+        pending, self._spare = self._spare, None
+        if pending is None or pending.layout != like.layout:
+            pending = self.new_rows(like.objectives)
+            pending.make_room(like.layout)
+        reach = [new | kept for new, kept in zip(compiled.reach, like.reach, strict=True)]
+        pending.replace(reach if update.keep else compiled.reach, matrices)
+        self._pending = pending
+        account.add(losses, size)
+        return True
 
     def _accumulate(
         self,
@@ -174,32 +254,40 @@ class Ledger:
         *,
         at_previous: bool = False,
         square: bool = False,
-    ) -> Tensor:
-        """Add ``weight`` times the rows of one piece; return ||g^s||^2 for every s if ``square``."""
+    ) -> Intake:
+        """Add ``weight`` times the rows of one piece."""
         in_place = self._pending is not None and self._pending is self.rows
         guard = Guard(self.objective.model, self.objective.parameters) if in_place else None
         evaluated = self.objective.evaluate(piece, step)
-        if self._pending is None:
-            self._pending = self._blank(len(evaluated.losses))
-        target = self._pending
-        if len(evaluated.losses) != target.objectives:
-            raise InvalidLosses(f"losses returned {target.objectives} losses before and {len(evaluated.losses)} now")
-        target.cover(evaluated.reach)
-        squares = torch.zeros(len(evaluated.losses), dtype=torch.float64)
-        staged = self._staged(target)
-        for objective, members, gradients in evaluated.rows:
-            if not staged and not _finite(gradients):
-                raise _non_finite(objective, step)
-            self._torn = True
-            target.add(objective, members, gradients, weight)
-            if guard is not None:
-                self._note((piece, at_previous, weight, guard), objective + 1)
-            self._torn = False
-            if square:
-                squares[objective] = _sq_norm(gradients)
+        target = self._target(evaluated.graphs)
+        large = not self._staged(target)
+        intake = Intake(target, weight, step, careful=large, square=square)
+        if guard is not None:
+            self._journal.append(Entry(piece, at_previous, intake, guard))
+        self.engine.differentiate(evaluated.graphs, self.objective.parameters, intake, large=large)
         if account is not None:
             account.add(evaluated.losses, size)
-        return squares
+        return intake
+
+    def _target(self, graphs: Sequence[Tensor]) -> Rows:
+        """Return U_t, with room for what these losses reach if they are the first."""
+        if self._pending is None:
+            self._pending = self._blank(len(graphs))
+        target = self._pending
+        if len(graphs) != target.objectives:
+            raise InvalidLosses(f"losses returned {target.objectives} losses before and {len(graphs)} now")
+        if not target.blocks:
+            target.make_room(self._masks(graphs))
+        return target
+
+    def _masks(self, graphs: Sequence[Tensor]) -> list[int]:
+        masks = [0] * len(self.objective.parameters)
+        for s, members in enumerate(reached(graphs, self.objective.parameters)):
+            if not members:
+                raise reaches_nothing(s)
+            for i in members:
+                masks[i] |= 1 << s
+        return masks
 
     def _blank(self, objectives: int) -> Rows:
         blank = self._spare
@@ -220,17 +308,6 @@ class Ledger:
                 self.rows.scale(update.keep)
             self._torn = False
 
-    def _note(self, entry: tuple[Any, bool, float, Guard], rows: int) -> None:
-        if self._journal and self._journal[-1][3] is entry[3]:
-            self._journal.pop()
-        self._journal.append((*entry, rows))
-
-    def _limited(self, piece: Any, rows: int) -> Iterator[tuple[int, list[int], tuple[Tensor | None, ...]]]:
-        for row in self.objective.evaluate(piece, step=-1).rows:
-            if row[0] >= rows:
-                return
-            yield row
-
     def _point(self, at_previous: bool) -> Any:
         if not at_previous:
             return nullcontext()
@@ -238,22 +315,4 @@ class Ledger:
         return swapped(self.objective.parameters, self.previous)
 
     def _staged(self, rows: Rows) -> bool:
-        return rows.entries <= STAGED_ENTRIES
-
-
-def _finite(gradients: tuple[Tensor | None, ...]) -> bool:
-    return all(bool(torch.isfinite(g.sum()) or torch.isfinite(g).all()) for g in gradients if g is not None)
-
-
-def _sq_norm(gradients: tuple[Tensor | None, ...]) -> float:
-    norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients if g is not None]
-    return float(torch.stack(norms).square().sum()) if norms else 0.0
-
-
-def _non_finite(objective: int, step: int) -> NonFiniteError:
-    return NonFiniteError(
-        f"the gradient of objective {objective} holds NaN or infinity at step {step} although its loss is finite; "
-        "nothing was changed: look for a square root, a norm or a logarithm at zero, or for low-precision overflow",
-        objective=objective,
-        step=step,
-    )
+        return self.stages(rows.objectives)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo.anchors import FullAnchor
+from stimulus_moo.engines import Engine
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Update
 from stimulus_moo.guard import Guard, full_precision
@@ -67,9 +68,9 @@ def measure(
     ([1.0, 9.0], [1.0, 0.0], 4.0)
     """
     objective = Objective(model, losses, micro_batch=micro_batch, batch_size=batch_size)
-    rows, means, samples = _mean_rows(objective, batches)
-    with torch.no_grad(), full_precision(p.device for p in objective.parameters):
-        weights = MinNorm()(rows.gramian())
+    rows, gramian, means, samples = _mean_rows(objective, batches)
+    with torch.no_grad(), full_precision(objective.devices):
+        weights = MinNorm()(gramian)
         _, sq_norm = rows.combine(weights)
     return Measurement(means.tolist(), weights.tolist(), float(sq_norm), samples)
 
@@ -121,21 +122,23 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
             f"estimator_error needs an estimator that keeps its rows, after a first step; found "
             f"{type(multigradient.estimator).__name__} at step {multigradient.t}"
         )
-    rows, _, _ = _mean_rows(multigradient.objective, batches)
+    rows, *_ = _mean_rows(multigradient.objective, batches)
     with torch.no_grad():
         rows.merge(kept, -1.0)
         return rows.sq_norms()
 
 
-def _mean_rows(objective: Objective, batches: Iterable[Any]) -> tuple[Rows, Tensor, int]:
-    """Return the mean gradients over the batches, the mean losses and the number of samples."""
-    ledger = Ledger(objective, [True] * len(objective.parameters))
+def _mean_rows(objective: Objective, batches: Iterable[Any]) -> tuple[Rows, Tensor, Tensor, int]:
+    """Return the mean gradients over the batches, their Gramian, the mean losses and the number of samples."""
+    ledger = Ledger(objective, Engine("auto", objective.model))
     guard = Guard(objective.model, objective.parameters)
     try:
         with torch.no_grad():
             update = Update(keep=0.0, now=1.0, anchor=FullAnchor(batches))
             account = ledger.apply(update, None, 0, guard)
+            with full_precision(objective.devices):
+                gramian = ledger.gramian(0)
     finally:
         guard.restore()
     assert account.losses is not None
-    return ledger.pending, account.losses, account.samples
+    return ledger.pending, gramian, account.losses, account.samples

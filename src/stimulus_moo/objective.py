@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from stimulus_moo.batches import leading_size, split
-from stimulus_moo.engines import Row, reached, rowwise
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption, NonFiniteError
 from stimulus_moo.options import positive_integer
 
@@ -21,11 +21,10 @@ Losses = Callable[[Any, Any], Sequence[Tensor] | Tensor]
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One forward pass: the detached losses, what each parameter serves (bit masks) and the rows, lazily."""
+    """One forward pass: the S losses as numbers, and with their graphs."""
 
     losses: Tensor
-    reach: list[int]
-    rows: Iterator[Row]
+    graphs: list[Tensor]
 
 
 class Objective:
@@ -74,7 +73,11 @@ class Objective:
         self.decisive = self._decisive(list(trainable.values()))  # whose gradients decide the weights
         self.names = list(trainable)
         self.parameters = list(trainable.values())
+        self.frozen = [p for p in self.model.parameters() if not p.requires_grad]
+        self.dimension = sum(parameter.numel() for parameter in self.parameters)  # P
+        self.devices = {parameter.device for parameter in self.parameters}
         self._signature = [_signature(parameter) for parameter in self.parameters]
+        self._batch_norms = {n: m for n, m in self.model.named_modules() if isinstance(m, _BatchNorm)}
 
     def unchanged(self) -> bool:
         """Tell whether the model still has the parameters that were adopted."""
@@ -110,34 +113,20 @@ class Objective:
         torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
         with torch.enable_grad():
             losses = self._scalars(self.losses(self.model, piece))
-        values = torch.stack([loss.detach().to(torch.promote_types(loss.dtype, torch.float32)) for loss in losses])
-        if not torch.isfinite(values).all():
-            s = int((~torch.isfinite(values)).nonzero()[0])
-            raise NonFiniteError(
-                f"the loss of objective {s} is {values[s].item()} at step {step}; nothing was changed: look at this "
-                "batch, lower the learning rate, or guard the loss against overflow",
-                objective=s,
-                step=step,
-            )
-        members = reached(losses, self.parameters)
-        for s, reach in enumerate(members):
-            if not reach:
-                raise InvalidLosses(
-                    f"the loss of objective {s} depends on no trainable parameter; compute it from the model's output "
-                    "without .detach(), .item() or torch.no_grad()"
-                )
-        masks = [0] * len(self.parameters)
-        for s, reach in enumerate(members):
-            for i in reach:
-                masks[i] |= 1 << s
-        return Evaluated(values, masks, rowwise(losses, self.parameters, members))
+        values = torch.stack([loss.detach() for loss in losses])
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
+        require_finite(values, step)
+        for s, loss in enumerate(losses):
+            if not loss.requires_grad:
+                raise reaches_nothing(s)
+        return Evaluated(values, losses)
 
     def batch_norms(self) -> list[str]:
         """Return the names of the BatchNorm layers that use batch statistics now."""
         return [
             name or type(module).__name__
-            for name, module in self.model.named_modules()
-            if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+            for name, module in self._batch_norms.items()
+            if module.training or module.running_mean is None
         ]
 
     def _decisive(self, trainable: list[Tensor]) -> list[bool]:
@@ -179,6 +168,26 @@ class Objective:
         if self.count is not None and len(losses) != self.count:
             raise InvalidLosses(f"losses returned {self.count} losses before and {len(losses)} now")
         return losses
+
+
+def require_finite(losses: Tensor, step: int) -> None:
+    """Raise NonFiniteError for the first loss that is NaN or infinite."""
+    for s, value in enumerate(losses.tolist()):
+        if not math.isfinite(value):
+            raise NonFiniteError(
+                f"the loss of objective {s} is {value} at step {step}; nothing was changed: look at this batch, lower "
+                "the learning rate, or guard the loss against overflow",
+                objective=s,
+                step=step,
+            )
+
+
+def reaches_nothing(objective: int) -> InvalidLosses:
+    """Return the error for a loss that has no gradient."""
+    return InvalidLosses(
+        f"the loss of objective {objective} depends on no trainable parameter; compute it from the model's output "
+        "without .detach(), .item() or torch.no_grad()"
+    )
 
 
 def _signature(parameter: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:

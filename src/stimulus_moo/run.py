@@ -39,6 +39,7 @@ class Run:
         scheduler: Callable[[Optimizer], LRScheduler] | None,
         shared: Iterable[Tensor] | None,
         micro_batch: int | None,
+        engine: str,
         mu: float | None,
     ) -> None:
         self.model, self.losses, self.settings, self.method = model, losses, settings, method
@@ -50,6 +51,7 @@ class Run:
             method.weighting(settings) if weighting is None else weighting,
             shared=shared,
             micro_batch=micro_batch,
+            engine=engine,
         )
         parameters = self.multigradient.objective.parameters
         self.optimizer = method.step(parameters, settings) if optimizer is None else optimizer(parameters)

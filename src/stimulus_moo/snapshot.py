@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from stimulus_moo.errors import StateMismatch
@@ -59,15 +58,9 @@ def load(
     if not rows:
         return
     ledger.rows = ledger.new_rows(len(rows))
-    index = {name: i for i, name in enumerate(parameters)}
-    reach = [0] * len(index)
     for s, row in enumerate(rows):
-        for name in row:
-            reach[index[name]] |= 1 << s
-    ledger.rows.cover(reach)
-    for s, row in enumerate(rows):
-        members = [index[name] for name in row]
-        ledger.rows.add(s, members, [part.to(parameters[name].device) for name, part in row.items()], 1.0)
+        parts = [row.get(name) for name in parameters]
+        ledger.rows.load(s, parts)
 
 
 def _check_tensors(ledger: Ledger, found: Any, path: str, *, point: bool) -> None:
@@ -82,6 +75,6 @@ def _check_tensors(ledger: Ledger, found: Any, path: str, *, point: bool) -> Non
         shape = list(tensor.shape) if isinstance(tensor, Tensor) else repr(tensor)
         if shape != list(own[name].shape):
             raise StateMismatch(f"{path}[{name!r}] has shape {shape}, the model has {list(own[name].shape)}")
-        needed = own[name].dtype if point else torch.promote_types(own[name].dtype, torch.float32)
+        needed = own[name].dtype if point else ledger.storage.dtype_for(own[name])
         if tensor.dtype != needed:
             raise StateMismatch(f"{path}[{name!r}] is of {tensor.dtype}, this model needs {needed}")

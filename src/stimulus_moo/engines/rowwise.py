@@ -1,28 +1,78 @@
-"""One backward pass per objective through one shared graph: works with everything, and holds one row at a time."""
+"""One backward pass per objective through one shared graph: works with everything."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
-
-from stimulus_moo.guard import full_precision
-
-#: (objective, indices of the parameters it reaches, its gradient for each of them)
-Row = tuple[int, list[int], tuple[Tensor | None, ...]]
+from torch.nn.parallel import DistributedDataParallel
 
 
-def rowwise(losses: Sequence[Tensor], parameters: Sequence[Tensor], members: Sequence[list[int]]) -> Iterator[Row]:
-    """Yield the row of every loss in turn, dense; the graph is freed with the last one."""
+class Intake(Protocol):
+    """Where gradients go: whole rows, single parameters of a row, or all rows at once."""
+
+    def take_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
+        """Take one objective's gradients, one per parameter or None."""
+
+    def take_one(self, objective: int, i: int, gradient: Tensor) -> None:
+        """Take one objective's gradient for parameter i."""
+
+    def end_row(self, objective: int) -> None:
+        """Know that an objective's gradients have all been given by ``take_one``."""
+
+    def take_all(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take every objective's gradients: one tensor [S, *shape] per parameter, or None."""
+
+
+def rowwise(losses: Sequence[Tensor], parameters: Sequence[Tensor], intake: Intake) -> None:
+    """Give the intake one row after the other; the graph is freed with the last one."""
     last = len(losses) - 1
-    devices = {parameter.device for parameter in parameters}
     for objective, loss in enumerate(losses):
-        chosen = [parameters[i] for i in members[objective]]
-        with full_precision(devices):  # never around the yield: a row that is refused would leave the context open
-            gradients = torch.autograd.grad(loss, chosen, retain_graph=objective < last, allow_unused=True)
-        yield objective, members[objective], tuple(map(_dense, gradients))
+        gradients = torch.autograd.grad(loss, parameters, retain_graph=objective < last, allow_unused=True)
+        intake.take_row(objective, [None if gradient is None else dense(gradient) for gradient in gradients])
 
 
-def _dense(gradient: Tensor | None) -> Tensor | None:
-    return gradient if gradient is None or gradient.layout is torch.strided else gradient.to_dense()
+def streamed(losses: Sequence[Tensor], parameters: Sequence[Tensor], intake: Intake) -> None:
+    """Give the intake every gradient as soon as it exists, so that no row is ever held; ``p.grad`` stays as it was.
+
+    A gradient that has just been written is still in the processor's cache: on large models taking it there and then is
+    much faster than collecting the row first.
+    """
+    last = len(losses) - 1
+    now = 0
+
+    def receive(i: int, parameter: Tensor) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        assert gradient is not None
+        with torch.no_grad():
+            intake.take_one(now, i, dense(gradient))
+
+    kept = [parameter.grad for parameter in parameters]
+    hooks = []
+    try:
+        for i, parameter in enumerate(parameters):
+            parameter.grad = None
+            hooks.append(parameter.register_post_accumulate_grad_hook(partial(receive, i)))
+        for now, loss in enumerate(losses):
+            torch.autograd.backward(loss, retain_graph=now < last, inputs=list(parameters))
+            intake.end_row(now)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+
+
+def can_stream(model: torch.nn.Module, parameters: Sequence[Tensor]) -> bool:
+    """Tell whether nobody else listens for finished gradients: the user's hooks, or DistributedDataParallel."""
+    return not any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in parameters) and not any(
+        isinstance(module, DistributedDataParallel) for module in model.modules()
+    )
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """Return a gradient as a dense tensor."""
+    return gradient if gradient.layout is torch.strided else gradient.to_dense()

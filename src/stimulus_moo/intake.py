@@ -1,0 +1,104 @@
+"""How gradients enter the rows: weighted, looked at first where that must be, and noted so that they can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.errors import NonFiniteError
+from stimulus_moo.objective import reaches_nothing
+from stimulus_moo.rows import Rows
+
+
+class Intake:
+    """Adds ``weight`` times what an engine differentiates to the rows.
+
+    Args:
+        rows: U_t as it is being built.
+        weight: what every gradient is multiplied by.
+        step: t, for messages.
+        careful: refuse a gradient that is not finite before it is added, because it could not be taken out again.
+        square: sum ||g^s||^2 in ``squares``.
+    """
+
+    def __init__(self, rows: Rows, weight: float, step: int, *, careful: bool = False, square: bool = False) -> None:
+        self.rows = rows
+        self.weight = weight
+        self.step = step
+        self.careful = careful
+        self.squares = torch.zeros(rows.objectives, dtype=torch.float64) if square else None
+        self.finished = 0  # objectives whose rows have been added whole
+        self.partial: set[int] = set()  # parameters of the next row that have been added
+        self.torn = False  # is a change under way?
+
+    def take_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
+        """Add one row."""
+        self._look(objective, [gradient for gradient in gradients if gradient is not None])
+        if all(gradient is None for gradient in gradients):
+            raise reaches_nothing(objective)
+        self._change(lambda: self.rows.add(objective, gradients, self.weight))
+        self.finished = objective + 1
+
+    def take_one(self, objective: int, i: int, gradient: Tensor) -> None:
+        """Add one parameter's part of a row."""
+        self._look(objective, [gradient])
+        self._change(lambda: self.rows.add_one(objective, i, gradient, self.weight))
+        self.partial.add(i)
+
+    def end_row(self, objective: int) -> None:
+        """Close a row that came in parts."""
+        if not self.partial:
+            raise reaches_nothing(objective)
+        self.finished, self.partial = objective + 1, set()
+
+    def take_all(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add all rows, which are finite."""
+        found = [gradient for gradient in gradients if gradient is not None]
+        for objective in range(self.rows.objectives if self.squares is not None else 0):
+            self._look(objective, [gradient[objective] for gradient in found])
+        self._change(lambda: self.rows.add_stacked(gradients, self.weight))
+        self.finished = self.rows.objectives
+
+    def _look(self, objective: int, gradients: Sequence[Tensor]) -> None:
+        if self.careful and not all(map(_finite, gradients)):
+            raise non_finite_gradient(objective, self.step)
+        if self.squares is not None and gradients:
+            norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64).cpu() for gradient in gradients]
+            self.squares[objective] += torch.stack(norms).square().sum()
+
+    def _change(self, change: Callable[[], None]) -> None:
+        self.torn = True
+        change()
+        self.torn = False
+
+
+class Undo(Intake):
+    """Subtracts what another intake has added, when it is given the same gradients again."""
+
+    def __init__(self, done: Intake) -> None:
+        super().__init__(done.rows, -done.weight, done.step)
+        self.done = done
+
+    def take_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
+        """Subtract the part of a row that was added."""
+        for i, gradient in enumerate(gradients):
+            if gradient is not None and (
+                objective < self.done.finished or (objective == self.done.finished and i in self.done.partial)
+            ):
+                self.rows.add_one(objective, i, gradient, self.weight)
+
+
+def non_finite_gradient(objective: int, step: int) -> NonFiniteError:
+    """Return the error for a gradient with NaN or infinity."""
+    return NonFiniteError(
+        f"the gradient of objective {objective} holds NaN or infinity at step {step} although its loss is finite; "
+        "nothing was changed: look for a square root, a norm or a logarithm at zero, or for low-precision overflow",
+        objective=objective,
+        step=step,
+    )
+
+
+def _finite(gradient: Tensor) -> bool:
+    return bool(torch.isfinite(gradient.sum()) or torch.isfinite(gradient).all())
