@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
-from stimulus_moo import InvalidBatch
+from stimulus_moo import InvalidBatch, InvalidOption, fit
 from stimulus_moo.sources import Columns, Samples, Selected, Source, Stream, as_source
 
 X, Y = torch.arange(12.0).reshape(6, 2), torch.arange(6)
@@ -282,3 +282,52 @@ def test_a_stream_that_ends_says_so() -> None:
     with pytest.raises(InvalidBatch, match="the stream ended after 4 samples"):
         source.take(2)
     assert source.take(1).tolist() == [3]
+
+
+class Fetched(Dataset[tuple[Tensor, int]]):
+    """A map-style data set that knows which process fetched a sample."""
+
+    def __init__(self, size: int = 23) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        info = torch.utils.data.get_worker_info()
+        return torch.tensor([float(i), float(i * i)]), -1 if info is None else info.id
+
+
+def test_workers_fetch_the_same_batches_in_the_same_order() -> None:
+    plan = list(torch.randperm(23, generator=torch.Generator().manual_seed(0)).split(5))
+    alone, helped = as_source(Fetched()), as_source(Fetched(), workers=2)
+    assert isinstance(alone, Source)
+    assert isinstance(helped, Source)
+    random = torch.get_rng_state()
+    passes = [lambda source: source.follow(plan), lambda source: source.spans(5)]
+    for batches in passes * 2:
+        mine, theirs = list(batches(alone)), list(batches(helped))
+        assert len(mine) == len(theirs) == 5
+        assert all(torch.equal(a[0], b[0]) for a, b in zip(mine, theirs, strict=True))
+        assert {int(i) for batch in mine for i in batch[1]} == {-1}
+        assert {int(i) for batch in theirs for i in batch[1]} == {0, 1}
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_a_run_with_workers_is_the_run_without() -> None:
+    def losses(model: torch.nn.Module, batch: Any) -> Tensor:
+        return (model(batch[0] / 100) - 1.0).square().mean(0)
+
+    ends = []
+    for workers in (0, 2):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 2)
+        fit(model, losses, Fetched(), method="stimulus-m", lr=0.1, batch_size=5, period=4, steps=11, workers=workers)
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("workers", [-1, 1.5, True, "2"])
+def test_workers_that_cannot_be(workers: Any) -> None:
+    with pytest.raises(InvalidOption, match="workers must be 0 or a positive integer, found"):
+        fit(torch.nn.Linear(2, 2), lambda m, b: m(b[0]).mean(0), Fetched(), lr=0.1, steps=1, workers=workers)

@@ -55,9 +55,7 @@ class FullPass:
         self.batch_size = batch_size
 
     def __iter__(self) -> Iterator[Any]:
-        size = len(self.source)
-        for start in range(0, size, self.batch_size):
-            yield self.source.span(start, min(start + self.batch_size, size))
+        return self.source.spans(self.batch_size)
 
 
 class AdaptiveBatch(Anchor):

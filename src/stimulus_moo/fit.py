@@ -73,6 +73,7 @@ def fit(
     engine: str = "auto",
     anchor_batch: int = 1024,
     collate_fn: Collate | None = None,
+    workers: int = 0,
     mu: float | None = None,
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
@@ -105,6 +106,8 @@ def fit(
         shared, micro_batch, engine: as for ``MultiGradient``.
         anchor_batch: samples per batch of an anchor pass and of an evaluation.
         collate_fn: for map-style data sets and streams.
+        workers: processes that fetch the next batches of a map-style data set while a step is computed; into
+            page-locked memory where the model is on an accelerator. The batches are the same.
         mu: strong convexity; ``Result.picked`` is then the random-clock iterate of the strongly convex theorems.
         seed: of the batches, the adaptive draw, PAGE's coin and the random clock. The model's own randomness (its
             start, dropout) is torch's global one.
@@ -139,7 +142,9 @@ def fit(
     """
     chosen = find_method(method)
     check_options(options)
-    source = as_source(dataset, collate_fn)
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise InvalidOption(f"workers must be 0 or a positive integer, found {workers!r}")
+    source = as_source(dataset, collate_fn, workers=workers, pin=_on_accelerator(model))
     batch_size, period = _sizes(source, batch_size, period)
     settings = Settings(
         source=source,
@@ -234,3 +239,7 @@ def _open(run: Run, folder: Path, resume: bool) -> None:
         )
     run.load_state_dict(state)
     logger.info("resumed %s at step %d", folder, run.step)
+
+
+def _on_accelerator(model: torch.nn.Module) -> bool:
+    return isinstance(model, torch.nn.Module) and any(p.device.type not in ("cpu", "meta") for p in model.parameters())

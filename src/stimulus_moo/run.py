@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -177,19 +177,30 @@ class Batches:
 
     def __init__(self, settings: Settings) -> None:
         self.source, self.size, self.seed = settings.source, settings.batch_size, settings.seed
-        self._epoch = -1
-        self._order = torch.empty(0, dtype=torch.long)
+        self._next = -1  # the step whose batch comes next
+        self._coming: Iterator[Any] = iter(())
 
     def at(self, step: int) -> Any:
         """Return the batch of a step."""
         if isinstance(self.source, Stream):
             return self.source.take(self.size)
-        epoch, slot = divmod(step, len(self.source) // self.size)
-        if epoch != self._epoch:
+        if step != self._next:
+            self._coming = self.source.follow(self._plan(step))
+        self._next = -1  # where an iterator that raises stands is unknown
+        batch = next(self._coming)
+        self._next = step + 1
+        return batch
+
+    def _plan(self, step: int) -> Iterator[Tensor]:
+        """Yield the indices of the batches from a step on, for ever."""
+        assert not isinstance(self.source, Stream)
+        size = len(self.source)
+        epoch, slot = divmod(step, size // self.size)
+        while True:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-            self._order = torch.randperm(len(self.source), generator=generator)
-            self._epoch = epoch
-        return self.source.take(self._order[slot * self.size : (slot + 1) * self.size])
+            order = torch.randperm(size, generator=generator)
+            yield from order[slot * self.size : size // self.size * self.size].split(self.size)
+            epoch, slot = epoch + 1, 0
 
     @property
     def consumed(self) -> int:

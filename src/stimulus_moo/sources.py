@@ -32,6 +32,15 @@ class Source(ABC):
         """Return the batch of a run of samples."""
         return self.take(torch.arange(start, stop))
 
+    def spans(self, size: int) -> Iterator[Any]:
+        """Yield all samples in order, in batches of ``size`` and a last one of what is left."""
+        for start in range(0, len(self), size):
+            yield self.span(start, min(start + size, len(self)))
+
+    def follow(self, plan: Iterable[Tensor]) -> Iterator[Any]:
+        """Yield the batches of a plan of indices, one by one as they are asked for."""
+        return map(self.take, plan)
+
 
 class Columns(Source):
     """Tensors in memory, one row per sample: a tensor, or a tuple, dict or dataclass of tensors of equal length."""
@@ -59,11 +68,44 @@ class Columns(Source):
 
 
 class Samples(Source):
-    """A map-style data set: samples fetched one by one (or by ``__getitems__``) and collated."""
+    """A map-style data set: samples fetched one by one (or by ``__getitems__``) and collated.
 
-    def __init__(self, dataset: Any, collate: Collate) -> None:
+    With ``workers``, that many processes fetch the next batches while a step is computed, into page-locked memory where
+    ``pin`` says so. The batches are the same, in the same order.
+    """
+
+    def __init__(self, dataset: Any, collate: Collate, workers: int = 0, pin: bool = False) -> None:
         self.dataset = dataset
         self.collate = collate
+        self.workers = workers
+        self.pin = pin
+        self._passes: dict[int, DataLoader[Any]] = {}  # by batch size: their workers live on from anchor to anchor
+
+    def spans(self, size: int) -> Iterator[Any]:
+        """Yield all samples in order, fetched ahead."""
+        if not self.workers:
+            return super().spans(size)
+        if size not in self._passes:
+            plan = [list(range(start, min(start + size, len(self)))) for start in range(0, len(self), size)]
+            self._passes[size] = self._loader(plan, persistent=True)
+        return iter(self._passes[size])
+
+    def follow(self, plan: Iterable[Tensor]) -> Iterator[Any]:
+        """Yield the batches of a plan, fetched ahead."""
+        if not self.workers:
+            return super().follow(plan)
+        return iter(self._loader((indices.tolist() for indices in plan), persistent=False))
+
+    def _loader(self, plan: Iterable[list[int]], *, persistent: bool) -> DataLoader[Any]:
+        return DataLoader(
+            self.dataset,
+            batch_sampler=plan,
+            num_workers=self.workers,
+            collate_fn=self.collate,
+            pin_memory=self.pin,
+            persistent_workers=persistent,
+            generator=torch.Generator().manual_seed(0),  # the global random state is not a loader's to draw from
+        )
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -137,18 +179,23 @@ class Stream(Stateful):
         return iterator
 
 
-def as_source(dataset: Any, collate: Collate | None = None) -> Source | Stream:
+def as_source(dataset: Any, collate: Collate | None = None, *, workers: int = 0, pin: bool = False) -> Source | Stream:
     """Return the right kind of source for what a user calls a data set.
 
     A tensor, or a tuple, dict or dataclass of tensors, and ``TensorDataset`` are columns in memory. Anything else with
     a length and indexing (a list of samples too) is a map-style data set, and an iterable without a length is a stream.
+
+    Args:
+        dataset: what the user gave.
+        collate: from a list of samples to a batch.
+        workers, pin: how a map-style data set is fetched; data in memory and streams need no help.
 
     Raises:
         InvalidBatch: it is none of these, or it is empty.
     """
     if isinstance(dataset, Source | Stream):
         return dataset
-    source = _finite(dataset, collate)
+    source = _finite(dataset, collate, workers, pin)
     if source is None:
         if isinstance(dataset, Iterable) and not isinstance(dataset, DataLoader):
             return Stream(dataset, collate or default_collate)
@@ -161,17 +208,18 @@ def as_source(dataset: Any, collate: Collate | None = None) -> Source | Stream:
     return source
 
 
-def _finite(dataset: Any, collate: Collate | None) -> Source | None:
+def _finite(dataset: Any, collate: Collate | None, workers: int, pin: bool) -> Source | None:
     # Subclasses of TensorDataset and Subset may change the samples in __getitem__, so they are fetched by it.
     if type(dataset) is TensorDataset and collate is None:
         return Columns(dataset.tensors)
     if type(dataset) is Subset:
-        inner = _finite(dataset.dataset, collate)
-        return Selected(inner, dataset.indices) if inner is not None else None
+        inner = _finite(dataset.dataset, collate, workers, pin)
+        if not (workers and isinstance(inner, Samples)):  # which fetches a subset ahead as well as the whole
+            return Selected(inner, dataset.indices) if inner is not None else None
     if isinstance(dataset, Tensor | tuple | Mapping):
         return Columns(dataset)
     if isinstance(dataset, IterableDataset):
         return None
     if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
-        return Samples(dataset, collate or default_collate)
+        return Samples(dataset, collate or default_collate, workers, pin)
     return Columns(dataset) if hasattr(dataset, "__dataclass_fields__") else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
+from stimulus_moo.lab.interrupt import Interrupted
 from stimulus_moo.lab.reproduction_page import write_page
 from stimulus_moo.lab.runner import compare, run_study, with_baselines
 from stimulus_moo.lab.watch import Watch
@@ -67,7 +69,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--only", nargs="*", default=[], help="experiments and studies to run; default all")
     given = parser.parse_args()
-    reproduce(given.out, given.page, seeds=given.seeds, data=given.data, only=given.only)
+    try:
+        reproduce(given.out, given.page, seeds=given.seeds, data=given.data, only=given.only)
+    except Interrupted as stopped:
+        print(f"stopped by {stopped}; what was measured is kept, and the same command goes on with it", file=sys.stderr)
+        raise SystemExit(stopped.code) from None
 
 
 if __name__ == "__main__":
