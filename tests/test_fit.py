@@ -226,10 +226,10 @@ def test_resume_starts_where_there_is_nothing_yet(tmp_path: Path) -> None:
 
 def test_an_old_checkpoint_is_not_overwritten(tmp_path: Path) -> None:
     train(checkpoint=tmp_path, steps=3)
-    before = (tmp_path / "checkpoint.pt").read_bytes()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(InvalidOption, match="resume=True"):
         train(checkpoint=tmp_path)
-    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -242,12 +242,6 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(change: Any, word: str, 
     with pytest.raises(StateMismatch, match=word):
         train(**{"model": fresh, "batch_size": 5, "period": 5, **change}, checkpoint=tmp_path, resume=True)
     assert torch.equal(fresh.weight, model().weight)
-
-
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint.pt").write_bytes(b"not a checkpoint")
-    with pytest.raises(StateMismatch, match=r"checkpoint\.pt"):
-        train(checkpoint=tmp_path, resume=True)
 
 
 class Endless(IterableDataset):

@@ -80,6 +80,7 @@ def fit(
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1000,
+    checkpoint_keep: int = 2,
     resume: bool = False,
     **options: Unpack[MethodOptions],
 ) -> Result:
@@ -115,6 +116,7 @@ def fit(
         progress: True shows a bar, False none, None where standard error is a terminal.
         checkpoint: a folder to keep the state in.
         checkpoint_every: write it after every so many steps, and at the end.
+        checkpoint_keep: how many of the last ones to keep; where the newest is damaged, the one before it is used.
         resume: continue from the checkpoint, or start where there is none yet. The result is that of a run without
             interruption, bit for bit on the CPU.
         options: what the method can be told beyond these: epsilon, sigma2, c_gamma, c_epsilon (STIMULUS+), alpha
@@ -161,6 +163,7 @@ def fit(
     run.evaluation = evaluation
     folder = None if checkpoint is None else Path(checkpoint)
     every = positive_integer("checkpoint_every", checkpoint_every)
+    keep = positive_integer("checkpoint_keep", checkpoint_keep)
     if folder is not None:
         _open(run, folder, resume)
     saved = run.step
@@ -175,10 +178,10 @@ def fit(
             wishes = [callback(told) for callback in callbacks]
             stopped = "callback" if any(wishes) else limits.reached(run)
             if folder is not None and run.step % every == 0:
-                checkpoints.save(folder, run.state_dict())
+                checkpoints.save(folder, run.state_dict(), keep)
                 saved = run.step
     if folder is not None and saved != run.step:
-        checkpoints.save(folder, run.state_dict())
+        checkpoints.save(folder, run.state_dict(), keep)
     return run.result(stopped)
 
 
@@ -237,6 +240,7 @@ def _open(run: Run, folder: Path, resume: bool) -> None:
             f"checkpoint folder {str(folder)!r} holds a checkpoint already; pass resume=True to continue it, or name "
             "another folder"
         )
+    checkpoints.sweep(folder)
     run.load_state_dict(state)
     logger.info("resumed %s at step %d", folder, run.step)
 

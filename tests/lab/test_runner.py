@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stimulus_moo import METHODS, InvalidOption, StateMismatch, StimulusWarning
+from stimulus_moo import METHODS, InvalidOption, StateMismatch, StimulusWarning, checkpoint
 from stimulus_moo.lab.interrupt import Interrupted
 from stimulus_moo.lab.runner import compare, run_one, run_study
 from stimulus_moo.lab.runs import load_runs, run_folder
@@ -49,7 +49,11 @@ def crash():
 
 
 def parameters(folder):
-    return torch.load(folder / "checkpoint.pt", weights_only=True)["model"]
+    return newest(folder)["model"]
+
+
+def newest(folder):
+    return checkpoint.read(checkpoint.files(folder)[0])
 
 
 def assert_same_run(folder, other):
@@ -91,16 +95,16 @@ def test_lines_after_the_checkpoint_are_cut_and_a_broken_last_line_too(tmp_path,
         run_one(failing(60, crash), "stimulus", TINY.settings, 0, tmp_path, checkpoint_every=4)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 27, "sam')
-    (tmp_path / ".checkpoint.pt.half").write_bytes(b"PK")
+    (tmp_path / ".checkpoint-000000024.pt.half").write_bytes(b"PK")
     run_one(TINY, "stimulus", TINY.settings, 0, tmp_path, resume=True, checkpoint_every=4)
     assert_same_run(tmp_path, whole("stimulus"))
-    assert not (tmp_path / ".checkpoint.pt.half").exists()
+    assert not (tmp_path / ".checkpoint-000000024.pt.half").exists()
 
 
 def test_a_crash_before_the_first_checkpoint_starts_again(tmp_path, whole):
     with pytest.raises(Crash):
         run_one(failing(12, crash), "smgd", TINY.settings, 0, tmp_path)
-    assert not (tmp_path / "checkpoint.pt").exists() or metrics(tmp_path)
+    assert not checkpoint.files(tmp_path) or metrics(tmp_path)
     run_one(TINY, "smgd", TINY.settings, 0, tmp_path, resume=True)
     assert_same_run(tmp_path, whole("smgd"))
 
@@ -133,7 +137,7 @@ def test_a_signal_finishes_the_step_saves_and_can_be_resumed(tmp_path, whole, nu
         run_one(experiment, "stimulus", TINY.settings, 0, tmp_path, checkpoint_every=1000)
     assert stopped.value.code == code
     assert signal.getsignal(number) is before
-    done = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"]
+    done = newest(tmp_path)["step"]
     assert len(metrics(tmp_path).splitlines()) == done
     assert not (tmp_path / "summary.json").exists()
     run_one(TINY, "stimulus", TINY.settings, 0, tmp_path, resume=True)
@@ -147,7 +151,7 @@ def test_the_second_signal_stops_at_once(tmp_path):
 
     with pytest.raises(Interrupted):
         run_one(failing(50, twice), "stimulus", TINY.settings, 0, tmp_path, checkpoint_every=1000)
-    assert not (tmp_path / "checkpoint.pt").exists()
+    assert not checkpoint.files(tmp_path)
 
 
 def test_a_complete_run_is_left_as_it_is(tmp_path):
@@ -203,12 +207,23 @@ def test_metrics_without_settings_are_refused(tmp_path):
         run_one(TINY, "mgd", TINY.settings, 0, tmp_path, resume=True)
 
 
-def test_a_damaged_checkpoint_is_refused_and_nothing_is_touched(tmp_path):
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path, whole):
     with pytest.raises(Crash):
         run_one(failing(60, crash), "stimulus", TINY.settings, 0, tmp_path, checkpoint_every=4)
-    (tmp_path / "checkpoint.pt").write_bytes(b"\x00" * 100)
+    last, before = checkpoint.files(tmp_path)
+    last.write_bytes(last.read_bytes()[:-1000])
+    with pytest.warns(StimulusWarning, match=rf"{last.name} cannot be read .* going on from {before.name}"):
+        run_one(TINY, "stimulus", TINY.settings, 0, tmp_path, resume=True)
+    assert_same_run(tmp_path, whole("stimulus"))
+
+
+def test_damaged_checkpoints_are_refused_and_nothing_is_touched(tmp_path):
+    with pytest.raises(Crash):
+        run_one(failing(60, crash), "stimulus", TINY.settings, 0, tmp_path, checkpoint_every=4)
+    for path in checkpoint.files(tmp_path):
+        path.write_bytes(b"\x00" * 100)
     before = metrics(tmp_path)
-    with pytest.raises(StateMismatch, match=r"checkpoint\.pt"):
+    with pytest.raises(StateMismatch, match=r"checkpoint-\d+\.pt cannot be read .* remove them to start again"):
         run_one(TINY, "stimulus", TINY.settings, 0, tmp_path, resume=True)
     assert metrics(tmp_path) == before
 

@@ -37,7 +37,8 @@ def test_a_run_directory_holds_what_the_design_says(finished):
         "settings.json",
         "metrics.jsonl",
         "summary.json",
-        "checkpoint.pt",
+        "checkpoint-000000005.pt",
+        "checkpoint-000000006.pt",
     }
     settings = json.loads((finished / "settings.json").read_text())
     assert (settings["experiment"], settings["method"], settings["seed"]) == ("tiny", "stimulus", 3)

@@ -4,7 +4,7 @@ A run is one method and one seed of one experiment. Its directory holds
 
 - ``settings.json``: what was asked for, versions, machine, data and tasks; written before anything else;
 - ``metrics.jsonl``: one line per step, in order, only ever appended to while the run lasts;
-- ``checkpoint.pt``: where ``fit`` continues, and ``progress.json``, the seconds spent until then;
+- ``checkpoint-*.pt``: where ``fit`` continues, and ``progress.json``, the seconds spent until then;
 - ``summary.json``: the last record, the final losses, stationarity and test metrics; written last, so that it marks a
   complete run.
 
@@ -119,7 +119,7 @@ def open_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> dict[st
 
 def _remove_leftovers(folder: Path) -> None:
     """Remove what a killed process was writing beside a file; the file itself is whole."""
-    for name in (SETTINGS, METRICS, SUMMARY, PROGRESS, CELLS, STUDY, "checkpoint.pt"):
+    for name in (SETTINGS, METRICS, SUMMARY, PROGRESS, CELLS, STUDY, "checkpoint-*.pt"):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 

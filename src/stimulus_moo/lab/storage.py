@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from stimulus_moo import StimulusError
+from stimulus_moo.files import write_whole
 
 
 class RunError(StimulusError):
@@ -37,19 +37,8 @@ def plain(value: Any) -> Any:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file beside the old one, then put it in its place."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    """Write a text file, whole or not at all."""
+    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -134,17 +123,3 @@ class Appender:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Wait until a rename is on the disk, where the system lets a directory be opened."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stimulus_moo.files import write_whole
 from stimulus_moo.lab.data.folders import cache_folder
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -80,13 +79,4 @@ def _load(path: Path, layout: Layout) -> Arrays | None:
 
 def _store(path: Path, arrays: Arrays) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            np.savez(stream, **dict(arrays))  # type: ignore[arg-type]
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, lambda file: np.savez(file, **dict(arrays)))  # type: ignore[arg-type]
