@@ -120,26 +120,28 @@ def test_gramian_counts_only_what_decides_and_sq_norm_counts_all() -> None:
 
 
 @pytest.mark.parametrize("columns", [1, 6, 7, 64])
+@pytest.mark.parametrize("size", [4, 9])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
-def test_gramian_in_chunks_is_the_gramian(columns: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gramian_in_chunks_is_the_gramian(
+    columns: int, size: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rows_module, "_CHUNK", 3)
-    rows = Rows([torch.zeros(columns)], 4, [True], Storage(dtype=kind))
-    rows.cover([15])
-    values = torch.randn(4, columns, generator=torch.Generator().manual_seed(0)).to(kind)
-    for s in range(4):
+    rows = Rows([torch.zeros(columns)], size, [True], Storage(dtype=kind))
+    values = torch.randn(size, columns, generator=torch.Generator().manual_seed(0)).to(kind)
+    for s in range(size):
         rows.load(s, [values[s]])
     exact = values.double() @ values.double().T
     torch.testing.assert_close(rows.gramian(), exact, rtol=0, atol=1e-6 if kind is torch.float32 else 1e-13)
 
 
-def test_a_gramian_that_overflows_in_float32_is_done_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [2, 9])
+def test_a_gramian_that_overflows_in_float32_is_done_in_float64(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "_CHUNK", 2)
-    rows = Rows([torch.zeros(4)], 2, [True])
-    rows.load(0, [torch.full((4,), 1e30)])
-    rows.load(1, [torch.ones(4)])
-    torch.testing.assert_close(
-        rows.gramian(), torch.tensor([[4e60, 4e30], [4e30, 4.0]], dtype=torch.float64), rtol=1e-6, atol=0
-    )
+    rows = Rows([torch.zeros(40)], size, [True])
+    rows.load(0, [torch.full((40,), 1e30)])
+    rows.load(1, [torch.ones(40)])
+    expected = torch.tensor([[4e61, 4e31], [4e31, 40.0]], dtype=torch.float64)
+    torch.testing.assert_close(rows.gramian()[:2, :2], expected, rtol=1e-6, atol=0)
 
 
 @settings(max_examples=40, deadline=None)
@@ -181,6 +183,24 @@ def test_clear_forgets_values_and_reach_and_keeps_the_memory() -> None:
     rows.cover([1, 0, 0, 0])
     assert [block.matrix.data_ptr() for block in rows.blocks] == matrices
     assert dense_of(rows).abs().max() == 0
+
+
+def test_zeros_that_are_owed_are_written_when_they_are_needed() -> None:
+    lazy, dense = filled([3, 1, 2, 3])
+    own = parameters()
+    lazy.clear(lazily=True)
+    assert dense_of(lazy).abs().max() == 0  # nothing is reached
+    lazy.add_one(0, 0, torch.full((2, 3), 3.0, dtype=torch.float64), 0.5)
+    lazy.add_one(0, 0, torch.ones(2, 3, dtype=torch.float64), 0.5)
+    lazy.add_one(1, 2, torch.full((2, 1), 4.0, dtype=torch.bfloat16), 0.25)  # float32 rows of a bfloat16 parameter
+    lazy.settle()
+    expected = torch.zeros_like(dense)
+    expected[0] = as_dense({0: torch.full((2, 3), 2.0)}, own)
+    expected[1] = as_dense({2: torch.ones(2, 1)}, own)
+    assert torch.equal(dense_of(lazy), expected)
+    assert torch.equal(lazy.gramian(), expected @ expected.T)
+    lazy.cover([3, 1, 2, 3])
+    assert torch.equal(dense_of(lazy), expected)
 
 
 def test_a_wider_reach_keeps_the_values() -> None:

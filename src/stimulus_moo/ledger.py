@@ -265,6 +265,7 @@ class Ledger:
         if guard is not None:
             self._journal.append(Entry(piece, at_previous, intake, guard))
         self.engine.differentiate(evaluated.graphs, self.objective.parameters, intake, large=large)
+        target.settle()
         if account is not None:
             account.add(evaluated.losses, size)
         return intake
@@ -296,7 +297,7 @@ class Ledger:
         self._spare = None
         if blank is None:
             return self.new_rows(objectives)
-        blank.clear()
+        blank.clear(lazily=not self._staged(blank))
         blank.make_room(self.layout)
         return blank
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,6 +77,8 @@ class Rows:
         self.layout = [0] * len(parameters)  # the reach there is room for; how blocks are cut decides the rounding
         self._views: list[list[Tensor | None]] | None = None  # by objective and parameter
         self._home: list[tuple[Block, Tensor] | None] = []  # by parameter: its block, and its columns there
+        # by parameter: bit mask of the objectives whose entries count as zero although old numbers stand there
+        self._stale = [0] * len(parameters)
 
     def cover(self, reach: Sequence[int]) -> None:
         """Make room for what a new evaluation reaches; values already there stay."""
@@ -88,6 +92,7 @@ class Rows:
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times one objective's gradients, one per parameter or None, into its row."""
+        self.settle()
         bit = 1 << objective
         found = [bit if gradient is not None else 0 for gradient in gradients]
         if any(new & ~old for new, old in zip(found, self.reach, strict=True)):
@@ -100,13 +105,22 @@ class Rows:
         bit = 1 << objective
         if not self.reach[i] & bit:
             self.cover([bit if k == i else 0 for k in range(len(self.reach))])
-        self._sum([(self._parts()[objective][i], gradient)], weight)
+        view = self._parts()[objective][i]
+        if self._stale[i] & bit:
+            assert view is not None
+            self._stale[i] &= ~bit
+            if self.storage == Storage():
+                torch.mul(gradient, weight, out=view) if gradient.dtype == view.dtype else view.copy_(gradient * weight)
+                return
+            view.zero_()
+        self._sum([(view, gradient)], weight)
 
     def add_stacked(self, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times all objectives' gradients: one tensor [S, *shape] per parameter, or None.
 
         A row for which there is no room yet is not reached, unless its gradient is other than zero.
         """
+        self.settle()
         found = list(self.layout)
         for i, stacked in enumerate(gradients):
             if stacked is None:
@@ -128,6 +142,7 @@ class Rows:
     def replace(self, reach: Sequence[int], matrices: Sequence[Tensor]) -> None:
         """Take over one matrix for each block, in the layout as it is now."""
         self.reach = list(reach)
+        self._stale = [0] * len(self.parameters)
         for block, matrix in zip(self.blocks, matrices, strict=True):
             block.matrix = matrix
         self._views, self._home = None, []  # made again when somebody asks
@@ -156,11 +171,29 @@ class Rows:
         for block in self.blocks:
             block.matrix.mul_(factor)
 
-    def clear(self) -> None:
-        """Set every row to zero and forget what was reached; the memory is kept for the next use."""
+    def clear(self, *, lazily: bool = False) -> None:
+        """Set every row to zero and forget what was reached; the memory is kept for the next use.
+
+        ``lazily`` leaves the zeros to ``settle``: a part that ``add_one`` writes first needs none.
+        """
         self.reach = [0] * len(self.parameters)
-        for block in self.blocks:
-            block.matrix.zero_()
+        self._stale = list(self.layout)
+        if not lazily:
+            self.settle()
+
+    def settle(self) -> None:
+        """Write the zeros that are still owed; to be called before the rows are used in any way but ``add_one``."""
+        if not any(self._stale):
+            return
+        if self._stale == self.layout:
+            for block in self.blocks:
+                block.matrix.zero_()
+        else:
+            for objective, views in enumerate(self._parts()):
+                for view, mask in zip(views, self._stale, strict=True):
+                    if view is not None and mask >> objective & 1:
+                        view.zero_()
+        self._stale = [0] * len(self.parameters)
 
     def gramian(self) -> Tensor:
         """Return U U^T over the parameters that decide the weights, as a float64 matrix on the CPU.
@@ -222,6 +255,7 @@ class Rows:
             torch._foreach_add_([view for view, _ in pairs if view is not None], [g for _, g in pairs], alpha=weight)
 
     def _rebuild(self, layout: list[int]) -> None:
+        self.settle()
         kept = [self.row(s) for s in range(self.objectives)]
         groups: dict[tuple[int, torch.dtype, torch.device, bool], list[int]] = {}
         for i, mask in enumerate(layout):
@@ -264,18 +298,36 @@ def _gramian(matrix: Tensor) -> Tensor:
     if rows * columns <= _CHUNK * 8:
         whole = matrix.double()
         return whole @ whole.T
-    chunks = columns // _CHUNK
-    if matrix.device.type == "cpu" and matrix.dtype is torch.float32 and chunks:
-        whole = matrix[:, : chunks * _CHUNK].view(rows, chunks, _CHUNK).transpose(0, 1)
-        product = torch.bmm(whole, whole.transpose(1, 2)).sum(0, dtype=torch.float64)
-        if torch.isfinite(product.diagonal().sum()):
-            rest = matrix[:, chunks * _CHUNK :].double()
-            return product + rest @ rest.T
+    if matrix.device.type == "cpu" and matrix.dtype is torch.float32 and columns >= _CHUNK:
+        product = _by_numpy(matrix) if rows >= 8 else _by_torch(matrix)
+        if math.isfinite(product.diagonal().sum()):
+            return product
     total = torch.zeros(rows, rows, dtype=torch.float64, device=matrix.device)
     for part in matrix.split(32 * _CHUNK, dim=1):
         part = part.double()
         total += part @ part.T
     return total
+
+
+def _by_numpy(matrix: Tensor) -> Tensor:
+    """numpy knows that A A^T is symmetric, and saves half of the products."""
+    entries = matrix.numpy()
+    total = np.zeros((len(matrix), len(matrix)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, matrix.shape[1], _CHUNK):
+            part = entries[:, start : start + _CHUNK]
+            total += part @ part.T
+    return torch.from_numpy(total)
+
+
+def _by_torch(matrix: Tensor) -> Tensor:
+    """All chunks in one call, where there are too few products in a chunk to pay for a call of its own."""
+    rows, columns = matrix.shape
+    chunks = columns // _CHUNK
+    whole = matrix[:, : chunks * _CHUNK].view(rows, chunks, _CHUNK).transpose(0, 1)
+    product = torch.bmm(whole, whole.transpose(1, 2)).sum(0, dtype=torch.float64)
+    rest = matrix[:, chunks * _CHUNK :].double()
+    return product + rest @ rest.T
 
 
 def _combination(matrix: Tensor, weights: Tensor) -> Tensor:
