@@ -39,8 +39,9 @@ lint: $(VENV)/.dev
 test: lint  ## everything a change must pass, under 10 minutes on 2 cores
 	$(BIN)/pytest -n 2
 
+# All, half an hour on a quiet machine, or some: `make bench BENCH="step_cost solver"`.
 bench: $(VENV)/.bench  ## the benchmarks against peers, into benchmarks/RESULTS.md
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 reproduce: $(VENV)/.lab  ## every experiment of the paper, resumable, into runs/reproduction and docs/reproduction.md
 	OMP_NUM_THREADS=2 $(BIN)/python -m stimulus_moo.lab.reproduce --out runs/reproduction --page docs/reproduction.md

@@ -1,47 +1,64 @@
-"""``make bench``: run every benchmark, print its table, write RESULTS.md and results.json."""
+"""``make bench``: run every benchmark or the named ones, print the tables, write RESULTS.md and results.json.
+
+python -m benchmarks [NAME ...] [--quick] [--out FOLDER]
+
+Sections of benchmarks that are not run stay as they are. Several benchmarks are run in a process each, so that none
+inherits another's memory or compiled code. ``--quick`` only shows that everything runs: it writes to runs/benchmarks.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
+import argparse
+import inspect
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
-import torch
+from benchmarks import report
 
-NAMES = ("step_cost", "solver")
+#: in the order of RESULTS.md
+NAMES = ("step_cost", "stages", "engines", "memory", "anchor", "end_to_end", "solver", "ranking")
+
+_HERE = Path(__file__).parent
 
 
-def main() -> None:
-    folder = Path(__file__).parent
-    packages = ("torch", "numpy", "scipy", "torchjd", "stimulus-moo")
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads"
-    versions = ", ".join(f"{name} {version(name)}" for name in packages)
-    lines = [
-        "# Benchmark results",
-        "",
-        f"Made by `make bench` on {machine}; Python {platform.python_version()}, {versions}.",
-    ]
-    lines += ["Both sides of a ratio are taken in one process, in alternating blocks; figures are medians.", ""]
-    results = {}
-    for name in NAMES:
-        module = import_module(f"benchmarks.{name}")
-        rows = module.rows()
-        results[name] = {"title": module.TITLE, "columns": module.COLUMNS, "rows": rows}
-        lines += [
-            f"## {module.TITLE}",
-            "",
-            "| " + " | ".join(module.COLUMNS) + " |",
-            "|---" * len(module.COLUMNS) + "|",
-        ]
-        lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows] + [""]
-        print("\n".join(lines[-len(rows) - 4 :]))
-    (folder / "RESULTS.md").write_text("\n".join(lines), encoding="utf-8")
-    report = {"machine": machine, "versions": versions, **results}
-    (folder / "results.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+def main(arguments: Sequence[str] | None = None) -> int:
+    there = [name for name in NAMES if find_spec(f"benchmarks.{name}")]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks and render RESULTS.md.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(there)}; default all")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, the figures mean nothing")
+    parser.add_argument("--out", type=Path, help="the folder to write to; default benchmarks, quick runs/benchmarks")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.names) - set(there))
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(there)}")
+    names = options.names or there
+    folder = options.out or (_HERE.parent / "runs" / "benchmarks" if options.quick else _HERE)
+    if len(names) == 1:
+        run(names[0], folder, quick=options.quick)
+        return 0
+    flags = ["--out", str(folder), *(["--quick"] if options.quick else [])]
+    command = [sys.executable, "-m", "benchmarks"]
+    failed = [name for name in names if subprocess.run([*command, name, *flags], cwd=_HERE.parent).returncode]
+    if failed:
+        print(f"failed, their sections are as before: {', '.join(failed)}", file=sys.stderr)
+    return len(failed)
+
+
+def run(name: str, folder: Path, *, quick: bool) -> None:
+    """Run one benchmark, print its table and put its section into the folder's results."""
+    module = import_module(f"benchmarks.{name}")
+    takes_quick = "quick" in inspect.signature(module.rows).parameters
+    start = time.perf_counter()
+    rows = module.rows(quick=quick) if takes_quick else module.rows()
+    seconds = time.perf_counter() - start
+    report.save(folder, name, report.section(module, rows, seconds, quick=quick and takes_quick), NAMES)
+    print(f"{module.TITLE} ({seconds:.0f} s)\n\n{report.table(module.COLUMNS, rows)}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,75 +2,100 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import time
+from collections.abc import Callable
 
-import torch
-from torch import nn
+from benchmarks.cases import Case, of_step_cost
+from benchmarks.sides import TORCHJD, OurStep, TorchJDStep, floor, verdict
+from benchmarks.timing import Timings, alternate, milliseconds
 
-from benchmarks.timing import alternate
-from stimulus_moo import MiniBatch, MultiGradient, Recursive
+TITLE = "Cost of one step"
+TEXT = """\
+A full training step: forward, S gradient rows, weights, `p.grad`, SGD. SMGD evaluates one point; an inner STIMULUS
+step evaluates two, with its anchor taken beforehand. TorchJD's step is `backward`, `jac_to_grad` with `MGDA`, SGD, at
+one point; of its options the fastest one on the case is the peer, and options that are more than twice as slow as it
+are shown from one call. The floor is the bare forward pass and S calls of `torch.autograd.grad` at one point or at
+two, keeping nothing. Every side has its own copy of the model; sides take turns in blocks, ratios are taken block by
+block and shown as median (lower quartile-upper quartile), and smaller is better. Bars: MLP, compiled two-point step
+at most 0.10 of TorchJD's one-point step; LeNet and ResNet-18, two-point step at most 1.05 of the floor at two points,
+and SMGD at most 1.00 of TorchJD's step. Where the time of a step goes is the next table.
+"""
+COLUMNS = ["case", "side", "engine", "ms per step", "/ TorchJD", "/ floor at as many points", "bar", "met"]
 
-TITLE = "Cost of one step: forward, S gradient rows, weights, p.grad, SGD"
-COLUMNS = ["case", "side", "ms per step (median)", "ratio to TorchJD MGDA, one point"]
+_FLOOR = {1: "floor, one point", 2: "floor, two points"}
+_OURS = {1: "SMGD", 2: "STIMULUS inner step, two points"}
+_ENGINES = ("rowwise", "batched", "compiled", "auto")
+_LARGE = 10**6  # parameters: compiled cannot serve such models, and batched would hold S times the activations
 
 
-def rows() -> list[list[object]]:
-    table: list[list[object]] = []
-    for name, model, data, target in _cases():
-        medians = alternate(_sides(model, data, target), blocks=9, calls=10)
-        peer = medians["TorchJD MGDA, one point"]
-        for side, seconds in medians.items():
-            table.append([name, side, f"{seconds * 1e3:.2f}", f"{seconds / peer:.2f}"])
+def rows(quick: bool = False) -> list[list[object]]:
+    return [row for case in of_step_cost(quick) for row in _case(case, quick)]
+
+
+def _case(case: Case, quick: bool) -> list[list[object]]:
+    engines = ("auto",) if quick or case.size > _LARGE else _ENGINES
+    sides: dict[str, Callable[[], object]] = {}
+    ours: list[tuple[str, int, str, str]] = []  # side, points, engine asked for, engine in use
+    for points in (2, 1):
+        sides[_FLOOR[points]] = floor(case, points=points)
+        for engine in engines:
+            side, step = f"{_OURS[points]}, {engine}", OurStep(case, points=points, engine=engine)
+            ours.append((side, points, engine, step.settle()))
+            sides[side] = step
+    peers, slow = _peers(case)
+    sides |= peers
+    timings = alternate(sides, blocks=2 if quick else 7 if case.size > _LARGE else 31, target=0.001 if quick else 0.05)
+    peer = min(peers, key=lambda name: timings[name])
+    table = [_our_row(case, timings, *own, peer) for own in ours]
+    for name, seconds in slow.items():
+        ratios = f"{seconds / timings[peer]:.2f}", f"{seconds / timings[_FLOOR[1]]:.2f}"
+        table.append([case.name, f"{name} (one call)", "", milliseconds(seconds), *ratios, "", ""])
+    for name in peers:
+        label = name + (" (the peer)" if name == peer else "")
+        table.append(_row(case, timings, name, "", timings.ratio(name, peer), label=label))
+    for points, name in _FLOOR.items():
+        table.append(_row(case, timings, name, "", "", floor=_FLOOR[points]))
     return table
 
 
-def _cases() -> list[tuple[str, nn.Module, torch.Tensor, torch.Tensor]]:
-    torch.manual_seed(0)
-    widths = [64, 32, 16, 8, 8]
-    layers: list[nn.Module] = []
-    for a, b in pairwise(widths):
-        layers += [nn.Linear(a, b), nn.Tanh()]
-    mlp = nn.Sequential(*layers[:-1])
-    wide = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 2))
-    return [
-        ("MLP 64-32-16-8-8, S = 8, batch 8", mlp, torch.randn(8, 64), torch.randn(8, 8)),
-        ("MLP 256-512-512-2, S = 2, batch 96", wide, torch.randn(96, 256), torch.randn(96, 2)),
-    ]
+def _peers(case: Case) -> tuple[dict[str, TorchJDStep], dict[str, float]]:
+    """Return TorchJD's step with every option that is worth timing, and the seconds of the others."""
+    steps = {name: TorchJDStep(case, **options) for name, options in TORCHJD.items()}
+    seconds = {}
+    for name, step in steps.items():
+        step()
+        start = time.perf_counter()
+        step()
+        seconds[name] = time.perf_counter() - start
+    slow = {name: taken for name, taken in seconds.items() if taken > 2 * min(seconds.values())}
+    return {name: step for name, step in steps.items() if name not in slow}, slow
 
 
-def _sides(model: nn.Module, data: torch.Tensor, target: torch.Tensor):
-    from torchjd.aggregation import MGDA
-    from torchjd.autojac import backward, jac_to_grad
+def _our_row(case: Case, timings: Timings, side: str, points: int, engine: str, in_use: str, peer: str) -> list[object]:
+    to_peer, to_floor = timings.ratio(side, peer), timings.ratio(side, _FLOOR[points])
+    shown = engine if engine == in_use else f"{engine}: {in_use}"
+    bar = met = ""
+    if case.name.startswith("MLP"):
+        if points == 2 and engine == "compiled":
+            bar, met = "at most 0.10 of TorchJD", verdict(to_peer.median <= 0.10, to_peer)
+    elif engine == "auto" and points == 2:
+        bar, met = "at most 1.05 of the floor", verdict(to_floor.median <= 1.05, to_floor)
+    elif engine == "auto":
+        bar, met = "at most 1.00 of TorchJD", verdict(to_peer.median <= 1.0, to_peer)
+    return _row(case, timings, side, shown, to_peer, label=_OURS[points], floor=_FLOOR[points], bar=bar, met=met)
 
-    def losses(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return (model(batch[0]) - batch[1]).square().mean(0)
 
-    batch = (data, target)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    single = MultiGradient(model, losses, MiniBatch())
-    double = MultiGradient(model, losses, Recursive([batch], period=10**9))
-    double.backward(batch)
-    aggregator = MGDA()
-    parameters = list(model.parameters())
-
-    def step(multigradient: MultiGradient) -> None:
-        multigradient.backward(batch)
-        optimizer.step()
-
-    def peer() -> None:
-        backward(list(losses(model, batch).unbind()))
-        jac_to_grad(model.parameters(), aggregator)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    def bare() -> None:
-        values = losses(model, batch)
-        for s in range(len(values)):
-            torch.autograd.grad(values[s], parameters, retain_graph=s + 1 < len(values))
-
-    return {
-        "TorchJD MGDA, one point": peer,
-        "SMGD (ours), one point": lambda: step(single),
-        "STIMULUS inner step (ours), two points": lambda: step(double),
-        "bare forward and S backward passes, one point": bare,
-    }
+def _row(
+    case: Case,
+    timings: Timings,
+    side: str,
+    engine: str,
+    to_peer: object,
+    *,
+    label: str | None = None,
+    floor: str = _FLOOR[1],
+    bar: str = "",
+    met: str = "",
+) -> list[object]:
+    to_floor = str(timings.ratio(side, floor))
+    return [case.name, label or side, engine, timings.milliseconds(side), str(to_peer), to_floor, bar, met]

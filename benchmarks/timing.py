@@ -1,22 +1,100 @@
-"""Timing side by side: both sides in one process, in alternating blocks, medians and their ratio."""
+"""Timing side by side: all sides in one process, in alternating blocks; medians, ratios and their spread."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+#: seconds a block should last, so that a short call is hot in the caches and the clock's grain does not show
+BLOCK_SECONDS = 0.05
 
 
-def alternate(sides: dict[str, Callable[[], object]], *, blocks: int = 15, calls: int = 20) -> dict[str, float]:
-    """Return the median seconds per call of every side; the sides take turns, so that drift hits all alike."""
-    for function in sides.values():
-        for _ in range(3):
-            function()
+@dataclass(frozen=True)
+class Ratio:
+    """The ratio of two sides: median and quartiles over the blocks, each side's block divided by its neighbour's."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        digits = 3 if self.median < 0.2 else 2
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f}-{self.high:.{digits}f})"
+
+
+class Timings(Mapping[str, float]):
+    """Median seconds per call of every side, and what lies behind them: seconds per call, block by block."""
+
+    def __init__(self, blocks: dict[str, list[float]]) -> None:
+        self.blocks = blocks
+
+    def __getitem__(self, side: str) -> float:
+        return statistics.median(self.blocks[side])
+
+    def __iter__(self):
+        return iter(self.blocks)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def milliseconds(self, side: str) -> str:
+        return milliseconds(self[side])
+
+    def ratio(self, side: str, other: str) -> Ratio:
+        """Return how many times as long as ``other`` a side takes."""
+        ratios = [a / b for a, b in zip(self.blocks[side], self.blocks[other], strict=True)]
+        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        return Ratio(statistics.median(ratios), low, high)
+
+
+def milliseconds(seconds: float) -> str:
+    """Return milliseconds with three digits that count.
+
+    >>> milliseconds(0.00012345), milliseconds(0.012345), milliseconds(1.2345)
+    ('0.123', '12.3', '1234')
+    """
+    value = seconds * 1e3
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
+
+
+def alternate(
+    sides: Mapping[str, Callable[[], object]],
+    *,
+    blocks: int = 15,
+    calls: int | None = None,
+    target: float = BLOCK_SECONDS,
+) -> Timings:
+    """Time the sides in turns, so that drift hits all alike.
+
+    Args:
+        sides: a function without arguments for each side.
+        blocks: turns of each side.
+        calls: calls in a block; None takes as many as fill ``target`` seconds, once for calls that are longer.
+        target: seconds a block should last.
+    """
+    counts = {name: _warm_up(function, target) if calls is None else calls for name, function in sides.items()}
+    if calls is not None:
+        for function in sides.values():
+            for _ in range(3):
+                function()
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(blocks):
         for name, function in sides.items():
-            start = time.perf_counter()
-            for _ in range(calls):
-                function()
-            times[name].append((time.perf_counter() - start) / calls)
-    return {name: statistics.median(values) for name, values in times.items()}
+            times[name].append(_seconds(function, counts[name]))
+    return Timings(times)
+
+
+def _warm_up(function: Callable[[], object], target: float) -> int:
+    """Call until it has settled, and return how many calls fill a block."""
+    first = _seconds(function, 1)
+    calls = 1 if first > 1.0 else 3  # a call that takes a second has warmed up by itself
+    return max(1, round(target / _seconds(function, calls)))
+
+
+def _seconds(function: Callable[[], object], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - start) / calls

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo.errors import NonFiniteError
+from stimulus_moo.finite import finite
 from stimulus_moo.objective import reaches_nothing
 from stimulus_moo.rows import Rows
 
@@ -62,7 +63,7 @@ class Intake:
         self.finished = self.rows.objectives
 
     def _look(self, objective: int, gradients: Sequence[Tensor]) -> None:
-        if self.careful and not all(map(_finite, gradients)):
+        if self.careful and not all(map(finite, gradients)):
             raise non_finite_gradient(objective, self.step)
         if self.squares is not None and gradients:
             norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64).cpu() for gradient in gradients]
@@ -98,7 +99,3 @@ def non_finite_gradient(objective: int, step: int) -> NonFiniteError:
         objective=objective,
         step=step,
     )
-
-
-def _finite(gradient: Tensor) -> bool:
-    return bool(torch.isfinite(gradient.sum()) or torch.isfinite(gradient).all())

@@ -15,6 +15,7 @@ from stimulus_moo.engines import Engine, reached
 from stimulus_moo.engines.compiler import Compiler
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
 from stimulus_moo.estimators import Update
+from stimulus_moo.finite import finite
 from stimulus_moo.guard import Guard, swapped
 from stimulus_moo.intake import Intake, Undo, non_finite_gradient
 from stimulus_moo.objective import Objective, reaches_nothing
@@ -23,7 +24,10 @@ from stimulus_moo.rows import Rows, Storage
 #: Up to this many entries of U (S x P) an update is built beside the old rows, and taking it back is exact. Above, rows
 #: are updated in place, so that no second S x P matrix exists; a failed update is then taken back by evaluating it
 #: again with the opposite sign, which is exact to rounding.
-STAGED_ENTRIES = 1 << 22
+STAGED_ENTRIES = 1 << 16
+
+#: Up to this many entries of U the compiled engine serves: it makes a second U for a moment.
+COMPILED_ENTRIES = 1 << 22
 
 
 @dataclass
@@ -221,8 +225,12 @@ class Ledger:
         if self.engine.name != "compiled":
             return False
         like = self._spare if self.rows is None else self.rows
-        if like is not None and not self._staged(like):
-            self.engine.give_up(f"it is made for small models, and this has S x P > {STAGED_ENTRIES}")
+        if like is not None and (
+            like.objectives * self.objective.dimension > COMPILED_ENTRIES or self.storage != Storage()
+        ):
+            self.engine.give_up(
+                f"it is for at most {COMPILED_ENTRIES} entries of U (S x P), kept as they are by default"
+            )
             return False
         previous = self.previous if update.before else None
         compiled = self.compiler.find(batch, previous, like, bool(update.keep), step)
@@ -232,7 +240,7 @@ class Ledger:
         old = [block.matrix for block in like.blocks] if update.keep else None
         weights = torch.tensor([update.keep, update.now, update.before], dtype=torch.float64)
         losses, matrices = compiled.function(self.objective.parameters, previous, batch, weights, old)
-        if not all(math.isfinite(values.sum()) for values in (losses, *matrices)):
+        if not all(map(finite, (losses, *matrices))):
             return False
         pending, self._spare = self._spare, None
         if pending is None or pending.layout != like.layout:

@@ -73,8 +73,9 @@ class MultiGradient(Stateful):
         engine: how rows are differentiated; the results are the same up to rounding.
             ``"rowwise"``: one backward pass per objective, works with everything.
             ``"batched"``: all rows in one vectorised pass, faster for small models with three or more objectives.
-            ``"compiled"``: both points and all rows in one function by ``torch.compile``, fastest for small models; it
-            takes some ten seconds to compile, and is used for a batch only after it has agreed with single rows on it.
+            ``"compiled"``: both points and all rows in one function by ``torch.compile``, fastest for small models. It
+            is used for batches of a shape only after it has been compiled for them, which takes a minute or so, and has
+            agreed with single rows.
             ``"auto"``: rowwise or batched, by the model's size and layers. An engine that cannot serve a model (random
             or stateful layers compiled, operations that do not vectorise, no compiler) gives way to rowwise, with one
             warning.

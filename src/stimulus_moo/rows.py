@@ -216,7 +216,7 @@ class Rows:
         sq_norm = 0.0
         for block in self.blocks:
             flat = _combination(block.matrix, weights[block.index])
-            sq_norm += float(torch.linalg.vector_norm(flat, dtype=torch.float64)) ** 2
+            sq_norm += float(_squares(flat[None]))
             flat = flat.to(self.parameters[block.members[0]])
             for i, part in block.pieces(flat, self.parameters):
                 if self.reach[i]:
@@ -227,8 +227,7 @@ class Rows:
         """Return ||u^s||^2 over all parameters for every s, in float64 on the CPU."""
         total = torch.zeros(self.objectives, dtype=torch.float64)
         for block in self.blocks:
-            norms = torch.linalg.vector_norm(block.matrix, dim=1, dtype=torch.float64).square()
-            total.index_add_(0, block.index, norms.cpu())
+            total.index_add_(0, block.index, _squares(block.matrix).cpu())
         return total
 
     def first_non_finite(self) -> int | None:
@@ -307,6 +306,14 @@ def _gramian(matrix: Tensor) -> Tensor:
         part = part.double()
         total += part @ part.T
     return total
+
+
+def _squares(matrix: Tensor) -> Tensor:
+    """Return the squared norm of every row in float64, without a float64 copy of the whole."""
+    parts = [
+        torch.linalg.vector_norm(part, dim=1, dtype=torch.float64).square() for part in matrix.split(1 << 20, dim=1)
+    ]
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
 def _by_numpy(matrix: Tensor) -> Tensor:

@@ -72,8 +72,6 @@ def test_all_engines_walk_the_same_path(
     expected, by_rows = walk("rowwise", ESTIMATORS[name](), micro_batch=micro_batch)
     if large:
         monkeypatch.setattr("stimulus_moo.ledger.STAGED_ENTRIES", 0)
-        if engine == "compiled":
-            pytest.skip("compiled is for small models: see below")
     found, mg = walk(engine, ESTIMATORS[name](), micro_batch=micro_batch)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     assert mg.engine == engine
@@ -108,7 +106,7 @@ def test_the_compiled_function_is_really_used() -> None:
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.usefixtures("uncompiled")
 def test_a_gradient_that_is_not_finite_never_enters(engine: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if large and engine != "compiled":
+    if large:
         monkeypatch.setattr("stimulus_moo.ledger.STAGED_ENTRIES", 0)
     model = two_heads()
 
@@ -171,11 +169,20 @@ def test_layers_that_are_switched_on_later_are_noticed() -> None:
 
 @pytest.mark.usefixtures("uncompiled")
 def test_large_models_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stimulus_moo.ledger.STAGED_ENTRIES", 0)
+    monkeypatch.setattr("stimulus_moo.ledger.COMPILED_ENTRIES", 10)
     mg = MultiGradient(two_heads(), losses, MiniBatch(), engine="compiled")
     mg.backward(BATCHES[0])
-    with pytest.warns(StimulusWarning, match="it is made for small models"):
+    with pytest.warns(StimulusWarning, match="it is for at most 10 entries of U"):
         mg.backward(BATCHES[1])
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_any_number_of_models_can_be_compiled() -> None:
+    for _ in range(torch._dynamo.config.recompile_limit + 2):
+        mg = MultiGradient(two_heads(), losses, MiniBatch(), engine="compiled")
+        for batch in BATCHES[:2]:
+            mg.backward(batch)
+        assert mg.engine == "compiled"
 
 
 @pytest.mark.usefixtures("uncompiled")

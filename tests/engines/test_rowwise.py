@@ -102,10 +102,8 @@ def test_the_graph_is_freed_with_the_last_row(differentiate: Differentiate) -> N
         torch.autograd.grad(losses[0], [x])
 
 
-@ALL
+@BY_ROWS
 def test_sparse_gradients_are_handed_on_dense(differentiate: Differentiate) -> None:
-    if differentiate is all_at_once:
-        pytest.skip("sparse gradients cannot be vectorised: the engine falls back")
     table = nn.Embedding(4, 2, sparse=True)
     collector = Collector()
     differentiate([table(torch.tensor([1, 1, 3])).sum()], [table.weight], collector)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -84,9 +85,11 @@ def compile_rows(
             blocks = [a + b * keep for a, b in zip(blocks, rows, strict=True)]
         return found, blocks
 
+    # torch.compile keeps at most a few versions of one code object, and every model would bring one of this
+    own = FunctionType(update.__code__.replace(), update.__globals__, update.__name__, None, update.__closure__)
     # a step of a small model is shorter than the Python that inductor would wrap its kernels in
     options: dict[str, Any] | None = {"cpp_wrapper": True} if backend == "inductor" else None
-    return torch.compile(update, fullgraph=True, dynamic=False, backend=backend, options=options)
+    return torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
 
 
 def kind_of(batch: Any, model: torch.nn.Module) -> tuple[Any, ...] | None:

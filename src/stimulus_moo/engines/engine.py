@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from stimulus_moo.engines.batched import batched
 from stimulus_moo.engines.rowwise import Intake, can_stream, rowwise, streamed
 from stimulus_moo.errors import StimulusWarning
+from stimulus_moo.finite import finite
 from stimulus_moo.guard import full_precision
 
 logger = logging.getLogger("stimulus_moo")
@@ -69,8 +68,7 @@ class Engine:
         except RuntimeError as error:
             self.give_up(f"its gradients cannot be vectorised ({str(error).splitlines()[0]})")
             return False
-        sums = [gradient.sum(dtype=torch.float64) for gradient in gradients if gradient is not None]
-        if not all(math.isfinite(total) for total in sums):
+        if not all(gradient is None or finite(gradient) for gradient in gradients):
             return False  # 0 times infinity spoils the other rows too: single rows tell which one it is
         intake.take_all(gradients)
         return True

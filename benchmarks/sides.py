@@ -1,0 +1,92 @@
+"""What is compared: one training step of this library, the same step with TorchJD, and the floor below both."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.cases import Case
+from stimulus_moo import MiniBatch, MultiGradient, Recursive, StimulusWarning
+
+_RATE = 1e-4  # small: the sides take thousands of steps and must not wander off to where arithmetic is slower
+
+
+class OurStep:
+    """``backward`` and SGD: two points (an inner STIMULUS step; its anchor is taken beforehand), or one (SMGD).
+
+    ``engine`` is what does the work in the end, ``seconds_to_compile`` how long the first inner step took.
+    """
+
+    def __init__(self, case: Case, *, points: int, engine: str = "auto") -> None:
+        self.model, self.batch = case.copy(), case.batch
+        estimator = MiniBatch() if points == 1 else Recursive([case.batch], period=10**9)
+        self.multigradient = MultiGradient(self.model, case.losses, estimator, engine=engine)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE)
+
+    def __call__(self) -> None:
+        self.multigradient.backward(self.batch)
+        self.optimizer.step()
+
+    def settle(self) -> str:
+        """Make the first steps, which choose the engine and compile, and return the engine that is left."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StimulusWarning)  # an engine that gives way is shown in the table
+            for _ in range(3):
+                self()
+        return self.multigradient.engine
+
+
+class TorchJDStep:
+    """``backward``, ``jac_to_grad`` with MGDA, SGD: the loop of TorchJD's documentation."""
+
+    def __init__(self, case: Case, *, chunk: int | None = None, lean: bool = False) -> None:
+        from torchjd.aggregation import MGDA
+
+        self.case, self.model = case, case.copy()
+        self.aggregator = MGDA()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE)
+        self.chunk, self.lean = chunk, lean
+
+    def __call__(self) -> None:
+        from torchjd.autojac import backward, jac_to_grad
+
+        losses = self.case.losses(self.model, self.case.batch)
+        backward(as_list(losses), parallel_chunk_size=self.chunk)
+        jac_to_grad(self.model.parameters(), self.aggregator, optimize_gramian_computation=self.lean)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+#: TorchJD's options: all rows at once (its default), one at a time, and that without one large matrix
+TORCHJD: dict[str, dict[str, Any]] = {
+    "TorchJD MGDA, default": {},
+    "TorchJD MGDA, chunk size 1": {"chunk": 1},
+    "TorchJD MGDA, chunk size 1, summed Gramian": {"chunk": 1, "lean": True},
+}
+
+
+def floor(case: Case, *, points: int) -> Callable[[], None]:
+    """Return the bare work: a forward pass and S row gradients at each point, nothing kept."""
+    model = case.copy()
+    parameters = list(model.parameters())
+
+    def run() -> None:
+        for _ in range(points):
+            losses = as_list(case.losses(model, case.batch))
+            for s, loss in enumerate(losses):
+                torch.autograd.grad(loss, parameters, retain_graph=s + 1 < len(losses), allow_unused=True)
+
+    return run
+
+
+def as_list(losses: Any) -> list[Tensor]:
+    return list(losses.unbind()) if isinstance(losses, Tensor) else list(losses)
+
+
+def verdict(met: bool, figure: object) -> str:
+    """Return the last cell of a row with a bar."""
+    return f"{'met' if met else 'missed'}: {figure}"

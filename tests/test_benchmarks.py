@@ -1,0 +1,156 @@
+"""The benchmarks run in miniature, and their runner keeps what it was not asked to run; no figure is judged here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import __main__ as runner
+from benchmarks import anchor, end_to_end, engines, memory, report, solver, stages, step_cost
+from benchmarks.timing import Timings, alternate, milliseconds
+from stimulus_moo.lab.data.errors import DataError
+from stimulus_moo.lab.data.folders import find
+
+# torch and TorchJD warn on their own behalf: the profiler, forked workers, deprecated names
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+MODULES = [step_cost, stages, engines, memory, anchor, end_to_end, solver]
+PEERS = {step_cost: ["torchjd"], memory: ["torchjd"], end_to_end: ["torchjd"], solver: ["torchjd", "quadprog"]}
+
+
+def name_of(module: ModuleType) -> str:
+    return module.__name__.removeprefix("benchmarks.")
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_quick_rows_fill_the_columns(module: Any) -> None:
+    for peer in PEERS.get(module, []):
+        pytest.importorskip(peer)
+    if module is end_to_end:
+        try:
+            find("mnist", download=False)
+        except DataError as error:
+            pytest.skip(str(error))
+    rows = module.rows(quick=True)
+    assert rows
+    assert module.TITLE
+    assert module.TEXT
+    assert {len(row) for row in rows} == {len(module.COLUMNS)}
+    if "met" in module.COLUMNS:
+        met = module.COLUMNS.index("met")
+        assert all(str(row[met]).startswith(("met: ", "missed: ")) for row in rows if row[met])
+
+
+def test_every_benchmark_is_known_to_the_runner() -> None:
+    assert set(map(name_of, MODULES)) <= set(runner.NAMES)
+
+
+def test_stages_add_up_to_the_step() -> None:
+    rows = stages.profile(stages.of_step_cost(quick=True)[0], "rowwise", 5)
+    *parts, total = [float(row[3]) for row in rows]
+    assert rows[-1][2] == "all"
+    assert sum(parts) == pytest.approx(total, rel=0.02)  # three digits are shown
+
+
+def test_memory_of_a_known_function() -> None:
+    kept = []
+
+    def allocate() -> None:
+        kept.append(torch.empty(1000))
+        torch.empty(3000)
+
+    assert memory._traced(allocate, 2) == (4 * (2 * 1000 + 3000), 4 * 2 * 1000)
+
+
+def test_ratio_is_taken_block_by_block() -> None:
+    timings = Timings({"a": [1.0, 20.0, 3.0], "b": [1.0, 10.0, 1.0]})
+    ratio = timings.ratio("a", "b")
+    assert (ratio.median, ratio.low, ratio.high) == (2.0, 1.5, 2.5)
+    assert str(ratio) == "2.00 (1.50-2.50)"
+    assert timings["a"] == 3.0
+
+
+def test_short_calls_fill_a_block_and_long_ones_run_once() -> None:
+    calls = {"short": 0, "long": 0}
+
+    def short() -> None:
+        calls["short"] += 1
+
+    def long() -> None:
+        calls["long"] += 1
+        torch.randn(300, 300) @ torch.randn(300, 300)
+
+    alternate({"short": short, "long": long}, blocks=2, target=1e-4)
+    assert calls["short"] > 20
+    assert calls["long"] < calls["short"]
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.00012345, "0.123"), (0.0012345, "1.23"), (1.2345, "1234")])
+def test_milliseconds_have_three_digits(seconds: float, shown: str) -> None:
+    assert milliseconds(seconds) == shown
+
+
+def plain_module(name: str, figure: str) -> ModuleType:
+    """A benchmark without TEXT or ``quick``."""
+    module = ModuleType(f"benchmarks.{name}")
+    module.TITLE, module.COLUMNS = f"Title of {name}", ["case", "bar", "met"]  # type: ignore[attr-defined]
+    module.rows = lambda: [["only | one", "at most 1", f"met: {figure}"]]  # type: ignore[attr-defined]
+    return module
+
+
+@pytest.fixture
+def two_benchmarks(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+    modules = {name: plain_module(name, "0.5") for name in ("first", "second")}
+    monkeypatch.setattr(runner, "NAMES", ("first", "second"))
+    monkeypatch.setattr(runner, "find_spec", lambda name: name)
+    monkeypatch.setattr(runner, "import_module", lambda name: modules[name.removeprefix("benchmarks.")])
+    return modules
+
+
+def test_sections_that_are_not_run_stay(two_benchmarks: dict[str, ModuleType], tmp_path: Path) -> None:
+    for name in ("second", "first"):
+        assert runner.main([name, "--out", str(tmp_path)]) == 0
+    before = report.load(tmp_path)
+    assert list(before) == ["first", "second"]  # in the order of NAMES, not of running
+    two_benchmarks["first"].rows = lambda: [["only", "at most 1", "missed: 2.5"]]  # type: ignore[attr-defined]
+    runner.main(["first", "--out", str(tmp_path)])
+    after = report.load(tmp_path)
+    assert after["second"] == before["second"]
+    assert after["first"]["rows"] == [["only", "at most 1", "missed: 2.5"]]
+    text = (tmp_path / "RESULTS.md").read_text(encoding="utf-8")
+    assert text.index("## Title of first") < text.index("## Title of second")
+    assert "| Title of first | only | at most 1 | missed: 2.5 |" in text
+    assert "| only \\| one | at most 1 | met: 0.5 |" in text
+
+
+def test_sections_say_where_they_come_from(two_benchmarks: dict[str, ModuleType], tmp_path: Path) -> None:
+    runner.main(["first", "--out", str(tmp_path)])
+    section = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["sections"]["first"]
+    assert section["versions"]["torch"] == torch.__version__
+    assert section["threads"] == torch.get_num_threads()
+    assert {"date", "commit", "machine", "python", "seconds"} <= set(section)
+    assert section["quick"] is False
+
+
+def test_failure_keeps_the_old_section(two_benchmarks: dict[str, ModuleType], tmp_path: Path) -> None:
+    runner.main(["first", "--out", str(tmp_path)])
+    before = (tmp_path / "results.json").read_bytes()
+
+    def broken() -> None:
+        raise RuntimeError("no")
+
+    two_benchmarks["first"].rows = broken  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError):
+        runner.main(["first", "--out", str(tmp_path)])
+    assert (tmp_path / "results.json").read_bytes() == before
+
+
+def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        runner.main(["nonesuch"])
+    assert "there is no benchmark 'nonesuch'" in capsys.readouterr().err
