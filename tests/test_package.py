@@ -21,7 +21,11 @@ assert {str(ROOT)!r} not in stimulus_moo.__file__, stimulus_moo.__file__
 x = torch.randn(64, 3)
 model = torch.nn.Linear(3, 2)
 result = stimulus_moo.fit(model, lambda m, b: m(b).square().mean(0), x, lr=0.1, steps=20)
-print(result.steps, sorted(n for n in sys.modules if n.startswith("stimulus_moo.lab")))
+print(result.steps, sorted(n for n in sys.modules if n.startswith(("stimulus_moo.lab", "stimulus_moo.ranking"))))
+try:
+    import stimulus_moo.ranking
+except stimulus_moo.MissingDependency as error:
+    print(error)
 """
 
 
@@ -53,4 +57,7 @@ def test_wheel_works_without_the_extras(wheel: Path, tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split(maxsplit=1) == ["20", "[]\n"]
+    assert run.stdout.splitlines() == [
+        "20 []",
+        "stimulus_moo.ranking needs scikit-learn: pip install 'stimulus-moo[ranking]'",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import os
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pandas as pd
 import pytest
 
 from stimulus_moo import StimulusError
-from stimulus_moo.ranking import InvalidRankingData, from_frame, load_letor, load_lightgbm
+from stimulus_moo.ranking import InvalidRankingData, from_frame, has_qid, line_reader, load_letor, load_lightgbm
 
 LETOR = b"# a comment\n2 qid:10 1:0.5 4:1.5 #doc1\n0 qid:10 2:0.25\n1 qid:3 1:1e-3 # doc 3\n"
 
@@ -29,6 +30,12 @@ def test_letor_file(tmp_path: Path) -> None:
     assert X.dtype == np.float32
     assert Y.tolist() == [[2.0], [0.0], [1.0]]
     assert qid.tolist() == [10, 10, 3]
+
+
+def test_the_first_line_tells_the_layout(tmp_path: Path) -> None:
+    assert has_qid(write(tmp_path, LETOR))
+    assert has_qid(write(tmp_path, gzip.compress(LETOR), "a.gz"))
+    assert not has_qid(write(tmp_path, b"\n1 1:0.5\n"))
 
 
 def test_letor_options(tmp_path: Path) -> None:
@@ -76,6 +83,30 @@ def test_damaged_gzip_and_missing_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InvalidRankingData, match="no regular file"):
         load_letor(tmp_path / "pipe")
+
+
+def test_a_file_that_unpacks_to_far_more_than_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_reader, "_MOST_UNPACKED", 1 << 16)
+    bomb = b"0 qid:1 1:1\n" * 20_000
+    with pytest.raises(InvalidRankingData, match="at most 300 times its size, found more"):
+        load_letor(write(tmp_path, bz2.compress(bomb), "bomb.bz2"))
+    honest = b"".join(b"%d qid:%d 1:%d 2:1\n" % (i % 5, i // 10, i * i) for i in range(20_000))
+    assert len(load_letor(write(tmp_path, gzip.compress(honest), "honest.gz")).qid) == 20_000
+
+
+def test_a_long_line_is_refused_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_reader, "_LONGEST_LINE", 1 << 10)
+    content = b"1 qid:1 1:1\n0 qid:1 2:1" + b" " * 2000 + b"\n"
+    for name, packed in (("late.txt", content), ("late.gz", gzip.compress(content))):
+        with pytest.raises(InvalidRankingData, match="expected lines shorter than 1,024 bytes"):
+            load_letor(write(tmp_path, packed, name))
+
+
+def test_damage_in_the_middle_of_a_packed_file(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(os.urandom(4000).hex().encode()))
+    packed[200:240] = bytes(40)
+    with pytest.raises(InvalidRankingData, match=r"hurt\.gz: expected"):
+        load_letor(write(tmp_path, bytes(packed), "hurt.gz"))
 
 
 def test_every_truncation_is_read_or_refused_with_a_typed_error(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 
 import stimulus_moo
 from stimulus_moo import InvalidOption
-from stimulus_moo.lab import cli_arguments, cli_data, cli_tune
+from stimulus_moo.lab import cli_arguments, cli_data, cli_rank, cli_tune
 from stimulus_moo.lab.cli_arguments import Data, Every, Name, Pairs, Quick, Resume, chosen_by, complete_method
 from stimulus_moo.lab.cli_guard import guarded, stderr, stdout
 from stimulus_moo.lab.cli_options import experiment_settings, find_method, study_settings, with_settings
@@ -31,10 +31,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
     help="Stochastic multi-objective learning with variance-reduced multi-gradients: the paper's claims as commands.",
-    epilog="Exit codes: 0 done; 1 data check found damage; 2 cannot be done as asked; 3 the run diverged; "
+    epilog="Exit codes: 0 done; 1 data check found damage; 2 cannot be done as asked; 3 the run or the fit diverged; "
     "130 and 143 stopped by Ctrl-C or SIGTERM, and can be resumed.",
 )
 app.add_typer(cli_data.app, name="data")
+app.add_typer(cli_rank.app, name="rank")
 app.command()(cli_tune.tune)
 
 

@@ -1,7 +1,7 @@
 """What stands between a command and the shell: errors in one clean line, warnings too, and exit codes.
 
-0: done. 1: ``data check`` found damage. 2: what was asked for cannot be done. 3: ``run`` diverged. 130 and 143: stopped
-by Ctrl-C or SIGTERM; the message says how to resume.
+0: done. 1: ``data check`` found damage. 2: what was asked for cannot be done. 3: ``run`` or ``rank fit`` diverged. 130
+and 143: stopped by Ctrl-C or SIGTERM; the message says how to resume.
 """
 
 from __future__ import annotations

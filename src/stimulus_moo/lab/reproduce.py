@@ -40,6 +40,10 @@ PARTS = (
 )
 
 
+#: Studies of things the paper does not claim; they have pages of their own.
+BEYOND = ("ranking-scale",)
+
+
 def reproduce(out: Path, page: Path | None, *, seeds: int, data: Path | None, only: Sequence[str]) -> None:
     """Run what is missing under ``out``, then write the page."""
     with Watch(Console(stderr=True), "reproduction", None) as watch:
@@ -52,7 +56,7 @@ def reproduce(out: Path, page: Path | None, *, seeds: int, data: Path | None, on
             folder = out / part.label
             compare(experiment, methods, settings, range(seeds), folder, resume=True, data=data, progress=watch)
         for name, study in STUDIES.items():
-            if only and name not in only:
+            if name not in only if only else name in BEYOND:
                 continue
             settings_of_study = {**study.settings, **({"data": str(data)} if data and "data" in study.settings else {})}
             run_study(study, settings_of_study, seeds, out / "studies" / name, resume=True, progress=watch)

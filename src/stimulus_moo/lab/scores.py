@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stimulus_moo.lab.runs import Run
 
 #: Test metrics of which more is better; of all others less is.
-HIGHER_IS_BETTER = frozenset({"accuracy", "balanced accuracy"})
+HIGHER_IS_BETTER = frozenset({"accuracy", "balanced accuracy", "NDCG@10"})
 
 #: Columns of a run's losses after those of its tasks.
 MEAN, WORST = -2, -1

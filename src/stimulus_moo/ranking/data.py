@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -15,9 +16,9 @@ from sklearn.datasets import load_svmlight_file
 from stimulus_moo import InvalidOption
 from stimulus_moo.ranking.checks import checked_labels, checked_qid, integer
 from stimulus_moo.ranking.errors import InvalidRankingData
+from stimulus_moo.ranking.line_reader import LineReader
 
 _MOST_FEATURES = 1 << 24  # a larger index is a damaged file: one number per feature would fill the memory
-_LONGEST_LINE = 1 << 24
 _LONGEST_NUMBER = 19  # digits of an int64
 
 
@@ -107,6 +108,22 @@ def load_lightgbm(path: str | PathLike[str], *, n_features: int | None = None, z
     return RankingData(X, checked_labels(y, name=f"{path}: labels"), qid)
 
 
+def has_qid(path: str | PathLike[str]) -> bool:
+    """Tell from its first line whether a file has query ids, LETOR's layout, or none, LightGBM's.
+
+    Raises:
+        InvalidRankingData: there is no such file, or it cannot be unpacked.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "rank.train")
+    ...     _ = file.write_text("# two documents\\n1 1:0.5\\n0 2:0.1\\n")
+    ...     has_qid(file)
+    False
+    """
+    return b" qid:" in _first_line(Path(path))
+
+
 def from_frame(frame: Any, *, labels: Sequence[str], qid: str, features: Sequence[str] | None = None) -> RankingData:
     """Take apart a pandas frame.
 
@@ -143,14 +160,21 @@ def from_frame(frame: Any, *, labels: Sequence[str], qid: str, features: Sequenc
 
 def _svmlight(path: Path, n_features: int | None, zero_based: bool, *, with_qid: bool) -> tuple[Any, Any, Any]:
     wanted = "a LETOR file: lines 'label qid:id index:value ...'" if with_qid else "lines 'label index:value ...'"
-    _check_lines(path, wanted, with_qid)
     if n_features is not None:
         integer("n_features", n_features, 1)
-    try:
-        found: Any = load_svmlight_file(
-            str(path), n_features=n_features, dtype=np.float32, zero_based=zero_based, query_id=with_qid
+    first = _first_line(path)
+    if with_qid and first and b" qid:" not in first:
+        raise InvalidRankingData(
+            f"{path}: expected {wanted}, found {first[:60]!r}; for LightGBM's two files use load_lightgbm"
         )
-    except (ValueError, OverflowError, OSError, EOFError, MemoryError) as error:
+    try:
+        with LineReader(path) as lines:
+            found: Any = load_svmlight_file(
+                lines, n_features=n_features, dtype=np.float32, zero_based=zero_based, query_id=with_qid
+            )
+    except InvalidRankingData:
+        raise
+    except (ValueError, OverflowError, OSError, EOFError, MemoryError, zlib.error) as error:
         raise InvalidRankingData(
             f"{path}: expected {wanted}, found: {error}; indices start at {0 if zero_based else 1} (zero_based="
             f"{zero_based})"
@@ -167,24 +191,13 @@ def _svmlight(path: Path, n_features: int | None, zero_based: bool, *, with_qid:
     return X, y, qid
 
 
-def _check_lines(path: Path, wanted: str, with_qid: bool) -> None:
-    """Look at the first line before a parser reads the whole file."""
-    if not path.is_file():
-        raise InvalidRankingData(
-            f"{path}: expected {wanted}, found {'no regular file' if path.exists() else 'nothing'}"
-        )
-    if path.suffix in (".gz", ".bz2"):
-        return
-    with path.open("rb") as stream:
-        line = stream.readline(_LONGEST_LINE)
-        while line and (not line.strip() or line.lstrip().startswith(b"#")):
-            line = stream.readline(_LONGEST_LINE)
-    if len(line) == _LONGEST_LINE:
-        raise InvalidRankingData(f"{path}: expected lines shorter than {_LONGEST_LINE:,} bytes, found a longer one")
-    if with_qid and b" qid:" not in line:
-        raise InvalidRankingData(
-            f"{path}: expected {wanted}, found {line[:60]!r}; for LightGBM's two files use load_lightgbm"
-        )
+def _first_line(path: Path) -> bytes:
+    """Return the first line that is neither empty nor a comment, or nothing."""
+    try:
+        with LineReader(path) as lines:
+            return next((line for line in lines if line.strip() and not line.lstrip().startswith(b"#")), b"")
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidRankingData(f"{path}: expected a file of lines, found: {error}") from error
 
 
 def _lengths(path: Path) -> NDArray[np.int64]:

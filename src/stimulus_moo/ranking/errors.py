@@ -1,4 +1,4 @@
-"""The error of ranking data: which file or argument, what was found there and what to do."""
+"""The errors of ranking: which file or argument, what was found there and what to do."""
 
 from __future__ import annotations
 
@@ -13,3 +13,7 @@ class InvalidRankingData(StimulusError, ValueError):
     Traceback (most recent call last):
     stimulus_moo.ranking.errors.InvalidRankingData: y_score must hold one finite number per row (2), found shape [3]
     """
+
+
+class InvalidModelFile(StimulusError, ValueError):
+    """A file is no saved ranker, a damaged one, or one of a version that this library does not know."""

@@ -116,7 +116,14 @@ def test_an_untrained_ablation_is_not_called_ordered(monkeypatch: pytest.MonkeyP
 
 def test_names_are_unique_and_studies_are_complete() -> None:
     assert not set(EXPERIMENTS) & set(STUDIES)
-    assert set(STUDIES) == {"momentum-ablation", "strongly-convex", "scaling-law", "rates", "pareto-front"}
+    assert set(STUDIES) == {
+        "momentum-ablation",
+        "strongly-convex",
+        "scaling-law",
+        "rates",
+        "pareto-front",
+        "ranking-scale",
+    }
     for experiment in EXPERIMENTS.values():
         changed = experiment.settings.override(experiment.quick)
         assert dataclasses.asdict(changed) != dataclasses.asdict(experiment.settings)

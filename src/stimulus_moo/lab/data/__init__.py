@@ -7,6 +7,7 @@ from stimulus_moo.lab.data.digits import load_digits
 from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import cache_folder, data_folders, find
 from stimulus_moo.lab.data.idx import read_idx
+from stimulus_moo.lab.data.ltr import RankingSplits, load_ltr
 from stimulus_moo.lab.data.multimnist import load_multimnist
 from stimulus_moo.lab.data.registry import DATASETS
 from stimulus_moo.lab.data.riverflow import load_riverflow
@@ -17,6 +18,7 @@ __all__ = [
     "CelebA",
     "DataError",
     "DataStatus",
+    "RankingSplits",
     "TaskData",
     "cache_folder",
     "check_data",
@@ -26,6 +28,7 @@ __all__ = [
     "list_data",
     "load_attributes",
     "load_digits",
+    "load_ltr",
     "load_multimnist",
     "load_riverflow",
     "read_idx",

@@ -6,6 +6,8 @@ from stimulus_moo.lab.experiments import (
     momentum_ablation,
     multimnist,
     pareto_front,
+    ranking,
+    ranking_scale,
     rates,
     riverflow,
     scaling_law,
@@ -14,13 +16,14 @@ from stimulus_moo.lab.experiments import (
 from stimulus_moo.lab.experiments.attributes import ATTRIBUTES, CELEBA
 from stimulus_moo.lab.study import Study
 
-_EXPERIMENTS = (digits.EXPERIMENT, multimnist.EXPERIMENT, CELEBA, ATTRIBUTES, riverflow.EXPERIMENT)
+_EXPERIMENTS = (digits.EXPERIMENT, multimnist.EXPERIMENT, CELEBA, ATTRIBUTES, riverflow.EXPERIMENT, ranking.EXPERIMENT)
 _STUDIES = (
     momentum_ablation.STUDY,
     strongly_convex.STUDY,
     scaling_law.STUDY,
     rates.STUDY,
     pareto_front.STUDY,
+    ranking_scale.STUDY,
 )
 
 #: Methods times seeds, with loss curves.
