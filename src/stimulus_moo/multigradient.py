@@ -72,10 +72,10 @@ class MultiGradient(Stateful):
         batch_size: a function from a batch to its size, where that is not the leading dimension of its first tensor.
         engine: how rows are differentiated; the results are the same up to rounding.
             ``"rowwise"``: one backward pass per objective, works with everything.
-            ``"batched"``: all rows in one vectorised pass, faster for small models with three or more objectives.
+            ``"batched"``: all rows in one vectorised pass, faster for small models without convolutions.
             ``"compiled"``: both points and all rows in one function by ``torch.compile``, fastest for small models. It
-            is used for batches of a shape only after it has been compiled for them, which takes a minute or so, and has
-            agreed with single rows.
+            is used for batches of a shape only after it has been compiled for them, which takes several seconds, and
+            has agreed with single rows.
             ``"auto"``: rowwise or batched, by the model's size and layers. An engine that cannot serve a model (random
             or stateful layers compiled, operations that do not vectorise, no compiler) gives way to rowwise, with one
             warning.

@@ -215,7 +215,8 @@ class Rows:
         direction: list[Tensor | None] = [None] * len(self.parameters)
         sq_norm = 0.0
         for block in self.blocks:
-            flat = _combination(block.matrix, weights[block.index])
+            whole = len(block.objectives) == self.objectives
+            flat = _combination(block.matrix, weights if whole else weights[block.index])
             sq_norm += float(_squares(flat[None]))
             flat = flat.to(self.parameters[block.members[0]])
             for i, part in block.pieces(flat, self.parameters):

@@ -249,11 +249,11 @@ class TestChoice:
     def test_small_models_with_several_objectives_are_batched(self) -> None:
         model = nn.Sequential(nn.Linear(10, 10), nn.Tanh(), nn.Linear(10, 8))
         parameters = list(model.parameters())
-        assert [choose(model, parameters, s) for s in (1, 2, 3, 8)] == ["rowwise", "rowwise", "batched", "batched"]
+        assert [choose(model, parameters, s) for s in (1, 2, 3, 8)] == ["rowwise", "batched", "batched", "batched"]
 
     def test_large_models_go_by_rows(self) -> None:
         model = nn.Linear(1000, 1000)
-        assert choose(model, list(model.parameters()), 8) == "rowwise"
+        assert [choose(model, list(model.parameters()), s) for s in (4, 5)] == ["batched", "rowwise"]
 
     @pytest.mark.parametrize("layer", [nn.Conv2d(1, 2, 3), nn.LSTM(2, 2), nn.Sequential(nn.Conv1d(1, 1, 1))])
     def test_layers_that_vectorise_badly_go_by_rows(self, layer: nn.Module) -> None:

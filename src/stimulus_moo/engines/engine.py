@@ -20,16 +20,15 @@ logger = logging.getLogger("stimulus_moo")
 #: engine names a user may ask for; "auto" is resolved to "rowwise" or "batched"
 ENGINES = ("auto", "rowwise", "batched", "compiled")
 
-#: Where one vectorised pass beats S single ones (benchmarks/engines.py): small models whose time goes into calling
-#: operations. Convolutions and recurrent layers vectorise badly at any size.
-BATCHED_OBJECTIVES = 3
-BATCHED_PARAMETERS = 1 << 17
+#: Up to so many entries of U (S x P) one vectorised pass beats S single ones (benchmarks/engines.py): small models,
+#: whose time goes into calling operations. Convolutions and recurrent layers gain little or lose at any size.
+BATCHED_ENTRIES = 1 << 22
 
 
 def choose(model: nn.Module, parameters: Sequence[Tensor], objectives: int) -> str:
     """Return the engine that is fastest on problems like this one; equal problems get equal answers."""
-    size = sum(parameter.numel() for parameter in parameters)
-    if objectives < BATCHED_OBJECTIVES or size > BATCHED_PARAMETERS:
+    entries = objectives * sum(parameter.numel() for parameter in parameters)
+    if objectives == 1 or entries > BATCHED_ENTRIES:
         return "rowwise"
     heavy = any(isinstance(module, _ConvNd | nn.RNNBase) for module in model.modules())
     return "rowwise" if heavy else "batched"
