@@ -18,13 +18,13 @@ from benchmarks.sides import OurStep
 from benchmarks.timing import Timings, alternate
 from stimulus_moo import StimulusWarning
 from stimulus_moo.engines import choose
-from stimulus_moo.engines.engine import BATCHED_ENTRIES
+from stimulus_moo.engines.engine import BATCHED_ENTRIES, BATCHED_OBJECTIVES
 
 TITLE = "Engines, and growth with S, P and batch size"
 TEXT = f"""\
 An inner STIMULUS step (two points, weights, `p.grad`, SGD) with each engine, one quantity varied at a time: S, the
 number of parameters P, the batch. Ratios to `rowwise` are taken block by block, median (quartiles); below 1 the other
-engine is faster. `auto` takes `batched` for two or more objectives up to S x P = {BATCHED_ENTRIES:,} for models
+engine is faster. `auto` takes `batched` from S = {BATCHED_OBJECTIVES} up to S x P = {BATCHED_ENTRIES:,} for models
 without convolutions or recurrent layers (`engines/engine.py`); the rule is right where the last column says so: the
 engine it names is the faster of the two, or within a tenth of it. `compiled` is tried on some rows. Compiling is
 timed with an empty cache of compiled functions but with the compiler's own header cache warm, which a machine fills

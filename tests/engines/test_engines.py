@@ -245,11 +245,20 @@ def test_what_cannot_be_vectorised_goes_by_rows() -> None:
     assert torch.equal(step.weights, expected.weights)
 
 
+def test_a_choice_of_the_rule_that_fails_is_nobodys_business(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten(), nn.Linear(3, 3))
+    mg = MultiGradient(model, lambda m, b: m(b).square().mean(0), MiniBatch())
+    with caplog.at_level(logging.INFO, "stimulus_moo"):
+        mg.backward(torch.tensor([[0], [3], [3]]))  # warnings are errors here
+    assert mg.engine == "rowwise"
+    assert "engine 'rowwise' takes over" in caplog.text
+
+
 class TestChoice:
     def test_small_models_with_several_objectives_are_batched(self) -> None:
         model = nn.Sequential(nn.Linear(10, 10), nn.Tanh(), nn.Linear(10, 8))
         parameters = list(model.parameters())
-        assert [choose(model, parameters, s) for s in (1, 2, 3, 8)] == ["rowwise", "batched", "batched", "batched"]
+        assert [choose(model, parameters, s) for s in (1, 2, 3, 8)] == ["rowwise", "rowwise", "batched", "batched"]
 
     def test_large_models_go_by_rows(self) -> None:
         model = nn.Linear(1000, 1000)

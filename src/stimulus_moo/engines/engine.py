@@ -21,14 +21,16 @@ logger = logging.getLogger("stimulus_moo")
 ENGINES = ("auto", "rowwise", "batched", "compiled")
 
 #: Up to so many entries of U (S x P) one vectorised pass beats S single ones (benchmarks/engines.py): small models,
-#: whose time goes into calling operations. Convolutions and recurrent layers gain little or lose at any size.
+#: whose time goes into calling operations. With two objectives there is little to gain, and convolutions and recurrent
+#: layers gain little or lose at any size.
+BATCHED_OBJECTIVES = 3
 BATCHED_ENTRIES = 1 << 22
 
 
 def choose(model: nn.Module, parameters: Sequence[Tensor], objectives: int) -> str:
     """Return the engine that is fastest on problems like this one; equal problems get equal answers."""
     entries = objectives * sum(parameter.numel() for parameter in parameters)
-    if objectives == 1 or entries > BATCHED_ENTRIES:
+    if objectives < BATCHED_OBJECTIVES or entries > BATCHED_ENTRIES:
         return "rowwise"
     heavy = any(isinstance(module, _ConvNd | nn.RNNBase) for module in model.modules())
     return "rowwise" if heavy else "batched"
@@ -40,6 +42,7 @@ class Engine:
     def __init__(self, name: str, model: nn.Module) -> None:
         self.name = name
         self.model = model
+        self._chosen = name == "auto"  # by the rule, not by the user
 
     def differentiate(
         self, losses: Sequence[Tensor], parameters: Sequence[Tensor], intake: Intake, *, large: bool
@@ -73,11 +76,13 @@ class Engine:
         return True
 
     def give_up(self, reason: str) -> None:
-        """Go on with single rows, and say why, once."""
-        warnings.warn(
+        """Go on with single rows, and say why: to the user who asked for another engine, else to the log."""
+        message = (
             f"engine {self.name!r} does not work for this model: {reason}; engine 'rowwise' takes over, with the same "
-            "results",
-            StimulusWarning,
-            stacklevel=2,
+            "results"
         )
+        if self._chosen:
+            logger.info(message)
+        else:
+            warnings.warn(message, StimulusWarning, stacklevel=2)
         self.name = "rowwise"
