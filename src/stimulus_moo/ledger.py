@@ -151,7 +151,7 @@ class Ledger:
 
     def stages(self, objectives: int) -> bool:
         """Tell whether updates of so many rows are built beside the old ones."""
-        return objectives * self.objective.dimension <= STAGED_ENTRIES and self.storage == Storage()
+        return objectives * self.objective.dimension <= STAGED_ENTRIES and self.storage.plain
 
     def survey(self, batch: Any, step: int) -> tuple[int, list[int]]:
         """Evaluate a batch without a trace; return S and which objectives reach each parameter, as bit masks."""
@@ -226,7 +226,7 @@ class Ledger:
             return False
         like = self._spare if self.rows is None else self.rows
         if like is not None and (
-            like.objectives * self.objective.dimension > COMPILED_ENTRIES or self.storage != Storage()
+            like.objectives * self.objective.dimension > COMPILED_ENTRIES or not self.storage.plain
         ):
             self.engine.give_up(
                 f"it is for at most {COMPILED_ENTRIES} entries of U (S x P), kept as they are by default"

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stimulus_moo.finite import finite
 from stimulus_moo.rounding import add_rounded
 
 _CHUNK = 1 << 13  # columns summed in the rows' own precision for the Gramian; chunks are summed in float64
@@ -21,6 +22,11 @@ class Storage:
 
     dtype: torch.dtype | None = None
     device: torch.device | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether rows are kept as they come."""
+        return self == Storage()
 
     def dtype_for(self, parameter: Tensor) -> torch.dtype:
         """Return the type of the rows of a parameter."""
@@ -109,7 +115,7 @@ class Rows:
         if self._stale[i] & bit:
             assert view is not None
             self._stale[i] &= ~bit
-            if self.storage == Storage():
+            if self.storage.plain:
                 torch.mul(gradient, weight, out=view) if gradient.dtype == view.dtype else view.copy_(gradient * weight)
                 return
             view.zero_()
@@ -235,10 +241,9 @@ class Rows:
         """Return the first objective whose row holds NaN or infinity, or None."""
         bad: set[int] = set()
         for block in self.blocks:
-            if torch.isfinite(block.matrix.sum()):  # one pass in the usual case; a sum may overflow, so look again
-                continue
-            finite = torch.isfinite(block.matrix).all(dim=1)
-            bad.update(s for s, ok in zip(block.objectives, finite.tolist(), strict=True) if not ok)
+            if not finite(block.matrix):
+                sound = torch.isfinite(block.matrix).all(dim=1).tolist()
+                bad.update(s for s, ok in zip(block.objectives, sound, strict=True) if not ok)
         return min(bad, default=None)
 
     def row(self, objective: int) -> dict[int, Tensor]:
@@ -247,7 +252,7 @@ class Rows:
         return {i: view for i, view in views if view is not None and self.reach[i] >> objective & 1}
 
     def _sum(self, pairs: Sequence[tuple[Tensor | None, Tensor]], weight: float) -> None:
-        if self.storage.dtype is not None or self.storage.device is not None:
+        if not self.storage.plain:
             for view, term in pairs:
                 assert view is not None
                 add_rounded(view, term.to(view.device), weight)

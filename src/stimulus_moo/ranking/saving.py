@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from stimulus_moo import InvalidOption, StimulusError
+from stimulus_moo.files import write_whole
 from stimulus_moo.ranking.binning import FeatureLabels
 from stimulus_moo.ranking.checks import integer
 from stimulus_moo.ranking.errors import InvalidModelFile
@@ -81,7 +80,8 @@ def save_ranker(ranker: MultiLabelRanker, path: str | PathLike[str], rule: Featu
         "run": {name: _plain(name, getattr(ranker, name)) for name in _RUN},
         "rule": None if rule is None else _of_rule(rule),
     }
-    _write(Path(path), json.dumps(content, allow_nan=False) + "\n")
+    text = json.dumps(content, allow_nan=False) + "\n"
+    write_whole(Path(path), lambda file: file.write(text.encode()))
 
 
 def load_ranker(path: str | PathLike[str]) -> SavedRanker:
@@ -187,18 +187,3 @@ def _plain(name: str, value: Any) -> Any:
 
 def _restored(value: Any) -> Any:
     return dict(value["pairs"]) if isinstance(value, dict) and set(value) == {"pairs"} else value
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file beside the old one, then put it in its place."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
