@@ -324,3 +324,56 @@ def test_resuming_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.INFO, logger="stimulus_moo"):
         train(checkpoint=tmp_path, steps=5, resume=True)
     assert "at step 3" in caplog.text
+
+
+# Hands-free
+
+
+def test_the_guard_is_on_by_default_and_changes_nothing_while_nothing_fires() -> None:
+    guarded, literal = train(lr=0.01), train(lr=0.01, guard=False)
+    assert (guarded.shortened, guarded.taken_back) == (0, 0)
+    assert torch.equal(guarded.model.weight, literal.model.weight)
+    assert list(guarded.history) == list(literal.history)
+
+
+def test_a_step_size_far_too_long_trains_under_the_guard() -> None:
+    result = train(lr=50.0, steps=200)
+    assert result.shortened > 0
+    assert max(result.losses) < 2 * max(train(lr=0.05, steps=200).losses)
+
+
+@pytest.mark.parametrize("method", ["stimulus", "stimulus-m", "stimulus+", "moco+", "page-moo", "filtered", "auto"])
+def test_a_step_size_is_found(method: str) -> None:
+    result = train(lr="auto", method=method, steps=300)
+    assert result.stationarity < 1e-3 * train(lr=1e-9, method=method, steps=1).stationarity
+    assert result.method == ("filtered" if method == "auto" else method)
+
+
+@pytest.mark.parametrize(
+    "options", [{"lr": 50.0}, {"lr": "auto", "method": "filtered"}, {"lr": "auto", "period": "auto"}]
+)
+@pytest.mark.parametrize("stop", [1, 13])
+def test_hands_free_runs_resume_as_if_never_stopped(options: dict[str, Any], stop: int, tmp_path: Path) -> None:
+    straight = train(**options)
+    train(**options, steps=stop, checkpoint=tmp_path)
+    resumed = train(**options, checkpoint=tmp_path, resume=True)
+    assert torch.equal(straight.model.weight, resumed.model.weight)
+    assert (straight.gradients, straight.shortened) == (resumed.gradients, resumed.shortened)
+    with pytest.raises(StateMismatch, match="guard"):
+        train(**options, guard=False, checkpoint=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": "fast"}, "lr must be"),
+        ({"lr": "auto", "method": "smgd"}, "MiniBatch evaluates one"),
+        ({"lr": "auto", "mu": 0.5}, "needs a number for lr"),
+        ({"lr": "auto", "scheduler": lambda o: torch.optim.lr_scheduler.ConstantLR(o)}, "found a scheduler beside it"),
+        ({"guard": 1}, "guard must be True or False"),
+        ({"period": "often"}, "period must be"),
+    ],
+)
+def test_hands_free_options_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        train(**options)

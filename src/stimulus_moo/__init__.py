@@ -13,13 +13,14 @@ from stimulus_moo.errors import (
     StimulusError,
     StimulusWarning,
 )
-from stimulus_moo.estimators import Estimator, Full, MiniBatch, Page, Recursive, Storm, Tracking, Update
+from stimulus_moo.estimators import Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking, Update
 from stimulus_moo.fit import Progress, fit
 from stimulus_moo.memory import MemoryEstimate
-from stimulus_moo.methods import METHODS, PAPER_METHODS, Method
+from stimulus_moo.methods import AUTO_METHOD, METHODS, PAPER_METHODS, Method
 from stimulus_moo.metrics import Measurement, estimator_error, measure, pareto_stationarity
 from stimulus_moo.multigradient import MultiGradient, Step
-from stimulus_moo.optim import HeavyBall
+from stimulus_moo.optim import HeavyBall, Safeguard, SmoothnessLR
+from stimulus_moo.probe import Observation
 from stimulus_moo.random_clock import RandomClock
 from stimulus_moo.result import History, Result
 from stimulus_moo.weightings import (
@@ -36,10 +37,12 @@ from stimulus_moo.weightings import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "AUTO_METHOD",
     "METHODS",
     "PAPER_METHODS",
     "AdaptiveBatch",
     "Estimator",
+    "Filtered",
     "Fixed",
     "Full",
     "HeavyBall",
@@ -57,13 +60,16 @@ __all__ = [
     "ModelChanged",
     "MultiGradient",
     "NonFiniteError",
+    "Observation",
     "Page",
     "Progress",
     "ProjectedDescent",
     "RandomClock",
     "Recursive",
     "Result",
+    "Safeguard",
     "Smoothed",
+    "SmoothnessLR",
     "StateMismatch",
     "Step",
     "StimulusError",

@@ -55,11 +55,12 @@ def fit(
     losses: Losses,
     dataset: Any,
     *,
-    lr: float,
+    lr: float | str,
     method: str = "stimulus-m",
     momentum: float = 0.5,
     batch_size: int | None = None,
-    period: int | None = None,
+    period: int | str | None = None,
+    guard: bool = True,
     steps: int | None = None,
     gradients: int | None = None,
     tolerance: float | None = None,
@@ -91,16 +92,19 @@ def fit(
         losses: ``losses(model, batch)`` returns the S mean losses of a batch.
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
-        lr: the step size.
-        method: a name of ``METHODS``.
+        lr: the step size, or ``"auto"``: read off the batches at two points, see ``SmoothnessLR``.
+        method: a name of ``METHODS``, or ``"auto"``: the one that did best without tuning in our runs, ``"filtered"``.
         momentum: of the heavy-ball methods.
         batch_size, period: default ceil(sqrt(n)), as the theory asks. Every batch has exactly ``batch_size`` samples;
-            the data is reshuffled when fewer are left.
+            the data is reshuffled when fewer are left. ``period="auto"`` anchors when the estimate's error asks for it.
+        guard: keep steps within what is seen to be safe, see ``Safeguard``; False is the method to the letter. While
+            nothing fires, both are the same, bit for bit.
         steps: how many steps at most; 1000 when no other limit is given.
         gradients: stop once so many per-sample multi-gradients have been evaluated.
         tolerance: stop once the Pareto stationarity on the evaluation data is at most this.
         evaluation: batches to evaluate on; default the whole data set. Evaluations are not counted in the counters.
-        evaluate_every: evaluate after every so many steps, besides the end; with a tolerance the default is ``period``.
+        evaluate_every: evaluate after every so many steps, besides the end; with a tolerance the default is ``period``,
+            or 100 if that is ``"auto"``.
         weighting: takes the place of the method's weighting.
         optimizer: from parameters to an optimizer, in place of the method's step.
         scheduler: from the optimizer to a learning-rate schedule, stepped after every step.
@@ -144,13 +148,15 @@ def fit(
     """
     chosen = find_method(method)
     check_options(options)
+    if not isinstance(guard, bool):
+        raise InvalidOption(f"guard must be True or False, found {guard!r}")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise InvalidOption(f"workers must be 0 or a positive integer, found {workers!r}")
     source = as_source(dataset, collate_fn, workers=workers, pin=_on_accelerator(model))
     batch_size, period = _sizes(source, batch_size, period)
     settings = Settings(
         source=source,
-        lr=real("lr", lr, low=0.0, open_low=True),
+        lr=lr if lr == "auto" else real("lr", lr, low=0.0, open_low=True),
         momentum=real("momentum", momentum, low=0.0, high=1.0),
         batch_size=batch_size,
         period=period,
@@ -159,7 +165,7 @@ def fit(
         **options,
     )
     limits = _Limits.check(steps, gradients, tolerance, evaluate_every, period)
-    run = Run(model, losses, settings, chosen, weighting, optimizer, scheduler, shared, micro_batch, engine, mu)
+    run = Run(model, losses, settings, chosen, weighting, optimizer, scheduler, shared, micro_batch, engine, mu, guard)
     run.evaluation = evaluation
     folder = None if checkpoint is None else Path(checkpoint)
     every = positive_integer("checkpoint_every", checkpoint_every)
@@ -193,12 +199,13 @@ class _Limits:
     evaluate_every: int | None
 
     @classmethod
-    def check(cls, steps: Any, gradients: Any, tolerance: Any, evaluate_every: Any, period: int) -> _Limits:
+    def check(cls, steps: Any, gradients: Any, tolerance: Any, evaluate_every: Any, period: int | str) -> _Limits:
         if steps is None and gradients is None and tolerance is None:
             steps = 1000
         if tolerance is not None:
             tolerance = real("tolerance", tolerance, low=0.0)
-            evaluate_every = period if evaluate_every is None else evaluate_every
+            if evaluate_every is None:
+                evaluate_every = period if isinstance(period, int) else 100
         return cls(
             None if steps is None else positive_integer("steps", steps),
             None if gradients is None else positive_integer("gradients", gradients),
@@ -216,19 +223,23 @@ class _Limits:
         return None
 
 
-def _sizes(source: Source | Stream, batch_size: int | None, period: int | None) -> tuple[int, int]:
+def _sizes(source: Source | Stream, batch_size: int | None, period: int | str | None) -> tuple[int, int | str]:
     if isinstance(source, Stream):
         if batch_size is None or period is None:
             raise InvalidOption(
                 "a stream has no length to derive batch_size and period from: give both, "
                 f"found batch_size={batch_size!r} and period={period!r}"
             )
-        return positive_integer("batch_size", batch_size), positive_integer("period", period)
+        return positive_integer("batch_size", batch_size), _period(period)
     root = math.isqrt(len(source) - 1) + 1  # ceil(sqrt(n))
     batch_size = root if batch_size is None else positive_integer("batch_size", batch_size)
     if batch_size > len(source):
         raise InvalidOption(f"batch_size must be at most the number of samples, {len(source)}, found {batch_size}")
-    return batch_size, root if period is None else positive_integer("period", period)
+    return batch_size, root if period is None else _period(period)
+
+
+def _period(period: Any) -> int | str:
+    return "auto" if period == "auto" else positive_integer("period", period)
 
 
 def _open(run: Run, folder: Path, resume: bool) -> None:

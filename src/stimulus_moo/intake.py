@@ -10,6 +10,7 @@ from torch import Tensor
 from stimulus_moo.errors import NonFiniteError
 from stimulus_moo.finite import finite
 from stimulus_moo.objective import reaches_nothing
+from stimulus_moo.probe import Side
 from stimulus_moo.rows import Rows
 
 
@@ -22,13 +23,24 @@ class Intake:
         step: t, for messages.
         careful: refuse a gradient that is not finite before it is added, because it could not be taken out again.
         square: sum ||g^s||^2 in ``squares``.
+        side: who else takes the gradients.
     """
 
-    def __init__(self, rows: Rows, weight: float, step: int, *, careful: bool = False, square: bool = False) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        weight: float,
+        step: int,
+        *,
+        careful: bool = False,
+        square: bool = False,
+        side: Side | None = None,
+    ) -> None:
         self.rows = rows
         self.weight = weight
         self.step = step
         self.careful = careful
+        self.side = side
         self.squares = torch.zeros(rows.objectives, dtype=torch.float64) if square else None
         self.finished = 0  # objectives whose rows have been added whole
         self.partial: set[int] = set()  # parameters of the next row that have been added
@@ -39,12 +51,16 @@ class Intake:
         self._look(objective, [gradient for gradient in gradients if gradient is not None])
         if all(gradient is None for gradient in gradients):
             raise reaches_nothing(objective)
+        if self.side is not None:
+            self.side.add_row(objective, gradients)
         self._change(lambda: self.rows.add(objective, gradients, self.weight))
         self.finished = objective + 1
 
     def take_one(self, objective: int, i: int, gradient: Tensor) -> None:
         """Add one parameter's part of a row."""
         self._look(objective, [gradient])
+        if self.side is not None:
+            self.side.add_one(objective, i, gradient)
         self._change(lambda: self.rows.add_one(objective, i, gradient, self.weight))
         self.partial.add(i)
 
@@ -59,6 +75,8 @@ class Intake:
         found = [gradient for gradient in gradients if gradient is not None]
         for objective in range(self.rows.objectives if self.squares is not None else 0):
             self._look(objective, [gradient[objective] for gradient in found])
+        if self.side is not None:
+            self.side.add_all(gradients)
         self._change(lambda: self.rows.add_stacked(gradients, self.weight))
         self.finished = self.rows.objectives
 

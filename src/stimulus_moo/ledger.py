@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stimulus_moo.batches import leading_size, split
 from stimulus_moo.engines import Engine, reached
 from stimulus_moo.engines.compiler import Compiler
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
@@ -19,6 +20,7 @@ from stimulus_moo.finite import finite
 from stimulus_moo.guard import Guard, swapped
 from stimulus_moo.intake import Intake, Undo, non_finite_gradient
 from stimulus_moo.objective import Objective, reaches_nothing
+from stimulus_moo.probe import Probe
 from stimulus_moo.rows import Rows, Storage
 
 #: Up to this many entries of U (S x P) an update is built beside the old rows, and taking it back is exact. Above, rows
@@ -37,6 +39,7 @@ class Account:
     samples: int = 0
     gradients: int = 0
     losses: Tensor | None = None  # means at x_t over all samples evaluated there
+    before: Tensor | None = None  # the batch's losses at x_{t-1}, where it was evaluated there too
     seen: int = field(default=0, repr=False)
 
     def add(self, losses: Tensor, size: int) -> None:
@@ -46,10 +49,21 @@ class Account:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """A part of the step's batch that is evaluated at once."""
+
+    content: Any
+    size: int
+    share: float = 1.0  # of the batch
+    half: int = 0  # which half of the batch it belongs to, where it was cut in two
+    share_of_half: float = 1.0
+
+
+@dataclass(frozen=True)
 class Entry:
     """One evaluation whose gradients were added in place, and what it takes to do it again."""
 
-    piece: Any
+    piece: Piece
     at_previous: bool
     intake: Intake
     guard: Guard
@@ -73,22 +87,25 @@ class Ledger:
         self._reach: list[int] = []  # what the rows reached before they were updated in place
         self._torn = False  # is a change in place under way?
 
-    def apply(self, update: Update, batch: Any, step: int, guard: Guard) -> Account:
-        """Build U_t from U_{t-1}; nothing is final before ``commit``."""
+    def apply(
+        self, update: Update, batch: Any, step: int, guard: Guard, account: Account, probe: Probe | None = None
+    ) -> None:
+        """Build U_t from U_{t-1}; nothing is final before ``commit``.
+
+        What it costs and sees goes to ``account``; a probe looks on where there is a batch.
+        """
         if (update.keep and self.rows is None) or (update.before and self.previous is None):
             raise InvalidOption(
                 f"the estimator's update at step {step} needs rows or a point that were never stored, found "
                 f"keep={update.keep!r}, before={update.before!r}; start from keep=0 and before=0, and let the "
                 "estimator set remembers and two_point"
             )
-        account = Account()
         self._kept = update.keep
         if update.anchor is not None:
             self._apply_anchor(update, step, account)
             self._merge(update)
         else:
-            self._apply_batch(update, batch, step, guard, account)
-        return account
+            self._apply_batch(update, batch, step, guard, account, probe)
 
     def gramian(self, step: int) -> Tensor:
         """Return U_t U_t^T.
@@ -126,20 +143,24 @@ class Ledger:
                 with torch.no_grad():
                     torch._foreach_copy_(self.previous, list[Tensor](self.objective.parameters))
 
-    def roll_back(self) -> None:
-        """Take back what ``apply`` did; rows updated in place are restored by evaluating the update again."""
+    def roll_back(self) -> int:
+        """Take back what ``apply`` did; rows updated in place are restored by evaluating the update again.
+
+        Returns:
+            How many per-sample multi-gradients that took.
+        """
         pending, self._pending = self._pending, None
         journal, self._journal = self._journal, []
         torn, self._torn = self._torn, False
         if pending is None or pending is not self.rows:
-            return  # staged, or rebuilt from nothing: what there was is untouched, or not needed by any later step
+            return 0  # staged, or rebuilt from nothing: what there was is untouched, or not needed by any later step
         try:
             if torn or any(entry.intake.torn for entry in journal):
                 raise RuntimeError("a row was being written")
             for entry in reversed(journal):
                 entry.guard.restore()
                 with self._point(entry.at_previous):
-                    evaluated = self.objective.evaluate(entry.piece, step=-1)
+                    evaluated = self.objective.evaluate(entry.piece.content, step=-1)
                     self.engine.rowwise(evaluated.graphs, self.objective.parameters, Undo(entry.intake))
             pending.scale(1.0 / self._kept)
             pending.reach = self._reach
@@ -148,6 +169,7 @@ class Ledger:
         except BaseException:
             self.clear()  # the estimator starts again rather than go on from a broken state
             raise
+        return sum(entry.piece.size for entry in journal)
 
     def stages(self, objectives: int) -> bool:
         """Tell whether updates of so many rows are built beside the old ones."""
@@ -179,50 +201,93 @@ class Ledger:
         assert anchor is not None
         for batch in anchor.batches():
             for piece, size in self.objective.pieces(batch):
-                intake = self._accumulate(piece, step, float(size), account, size, square=anchor.estimates_variance)
+                whole = Piece(piece, size)
+                intake = self._accumulate(whole, step, float(size), account, square=anchor.estimates_variance)
+                account.samples = account.gradients = account.seen
                 if intake.squares is not None:
                     anchor.observe(size, intake.squares, self.pending.sq_norms)
         if self._pending is None:
             raise InvalidBatch(
                 "the anchor gave no batches: it is empty, or an iterator that was spent; pass a DataLoader or a list"
             )
-        account.samples = account.gradients = account.seen
         self._pending.scale(update.now / account.seen)
 
-    def _apply_batch(self, update: Update, batch: Any, step: int, guard: Guard, account: Account) -> None:
+    def _apply_batch(
+        self, update: Update, batch: Any, step: int, guard: Guard, account: Account, probe: Probe | None
+    ) -> None:
         if batch is None:
             raise InvalidBatch("this estimator needs a batch at every step: call backward(batch), found None")
-        pieces = list(self.objective.pieces(batch))
-        total = sum(size for _, size in pieces)
-        if len(pieces) > 1 or not self._apply_compiled(update, batch, total, step, account):
-            self._begin_in_place(update)
-            self._accumulate_pieces(pieces, total, update, step, guard, account)
+        pieces = self._cut(batch, halves=probe is not None and probe.halves)
+        total = sum(piece.size for piece in pieces)
         account.samples = total
         account.gradients = 2 * total if update.before else total
+        if len(pieces) > 1 or not self._apply_compiled(update, batch, total, step, account, probe):
+            self._begin_in_place(update)
+            self._accumulate_pieces(pieces, update, step, guard, account, probe)
+        if probe is not None and update.before:
+            self._compare(update, probe)
+
+    def _cut(self, batch: Any, *, halves: bool) -> list[Piece]:
+        """Return the batch in pieces of at most ``micro_batch`` samples, if asked from two halves of it."""
+        parts = [batch]
+        if halves:
+            with suppress(InvalidBatch):  # what cannot be cut is evaluated whole
+                parts = list(split(batch, -(-leading_size(batch) // 2)))
+        pieces = [list(self.objective.pieces(part)) for part in parts]
+        sizes = [sum(size for _, size in part) for part in pieces]
+        return [
+            Piece(content, size, size / sum(sizes), half, size / sizes[half])
+            for half, part in enumerate(pieces)
+            for content, size in part
+        ]
 
     def _accumulate_pieces(
-        self, pieces: list[tuple[Any, int]], total: int, update: Update, step: int, guard: Guard, account: Account
+        self,
+        pieces: list[Piece],
+        update: Update,
+        step: int,
+        guard: Guard,
+        account: Account,
+        probe: Probe | None,
     ) -> None:
+        if probe is not None:
+            halves = [sum(p.size for p in pieces if p.half == half) for half in (0, 1)]
+            unseen = self._pending is not None or not _is_difference(update)
+            probe.begin([n for n in halves if n], two_points=bool(update.before), change=bool(update.before) and unseen)
         if update.before:
+            earlier = Account()
             with self._point(at_previous=True):
-                for piece, size in pieces:
-                    self._accumulate(piece, step, update.before * size / total, None, size, at_previous=True)
+                for piece in pieces:
+                    weight = update.before * piece.share
+                    self._accumulate(piece, step, weight, earlier, at_previous=True, probe=probe)
             guard.restore()  # the same random draw at x_t; buffers advance there only
-        for piece, size in pieces:
-            self._accumulate(piece, step, update.now * size / total, account, size)
+            account.before = earlier.losses
+        for piece in pieces:
+            self._accumulate(piece, step, update.now * piece.share, account, probe=probe)
+        if probe is not None:
+            probe.end()
         self._merge(update)
+
+    def _compare(self, update: Update, probe: Probe) -> None:
+        """Tell the probe how far the rows moved, where that is what the batch's gradients moved by."""
+        if probe.change is None and probe.weights is not None and _is_difference(update):
+            assert self.rows is not None
+            now, before = (rows.combine(probe.weights)[0] for rows in (self.pending, self.rows))
+            probe.compare(now, before)
 
     def _merge(self, update: Update) -> None:
         if update.keep and self.pending is not self.rows:
             assert self.rows is not None
             self.pending.merge(self.rows, update.keep)
 
-    def _apply_compiled(self, update: Update, batch: Any, size: int, step: int, account: Account) -> bool:
+    def _apply_compiled(
+        self, update: Update, batch: Any, size: int, step: int, account: Account, probe: Probe | None
+    ) -> bool:
         """Make the whole update in one compiled call; False, and nothing done, where there is none for it.
 
         Also where something is not finite: single rows then tell what it is.
         """
-        if self.engine.name != "compiled":
+        if self.engine.name != "compiled" or (probe is not None and probe.halves):
             return False
         like = self._spare if self.rows is None else self.rows
         if like is not None and (
@@ -239,7 +304,7 @@ class Ledger:
         assert like is not None
         old = [block.matrix for block in like.blocks] if update.keep else None
         weights = torch.tensor([update.keep, update.now, update.before], dtype=torch.float64)
-        losses, matrices = compiled.function(self.objective.parameters, previous, batch, weights, old)
+        losses, before, matrices = compiled.function(self.objective.parameters, previous, batch, weights, old)
         if not all(map(finite, (losses, *matrices))):
             return False
         pending, self._spare = self._spare, None
@@ -250,32 +315,36 @@ class Ledger:
         pending.replace(reach if update.keep else compiled.reach, matrices)
         self._pending = pending
         account.add(losses, size)
+        account.before = before
         return True
 
     def _accumulate(
         self,
-        piece: Any,
+        piece: Piece,
         step: int,
         weight: float,
-        account: Account | None,
-        size: int,
+        account: Account,
         *,
         at_previous: bool = False,
         square: bool = False,
+        probe: Probe | None = None,
     ) -> Intake:
         """Add ``weight`` times the rows of one piece."""
         in_place = self._pending is not None and self._pending is self.rows
         guard = Guard(self.objective.model, self.objective.parameters) if in_place else None
-        evaluated = self.objective.evaluate(piece, step)
+        evaluated = self.objective.evaluate(piece.content, step)
         target = self._target(evaluated.graphs)
         large = not self._staged(target)
-        intake = Intake(target, weight, step, careful=large, square=square)
+        side = None
+        if probe is not None:
+            shares = {"of_half": piece.share_of_half, "of_all": piece.share}
+            side = probe.side(target.objectives, now=not at_previous, half=piece.half, **shares)
+        intake = Intake(target, weight, step, careful=large, square=square, side=side)
         if guard is not None:
             self._journal.append(Entry(piece, at_previous, intake, guard))
         self.engine.differentiate(evaluated.graphs, self.objective.parameters, intake, large=large)
         target.settle()
-        if account is not None:
-            account.add(evaluated.losses, size)
+        account.add(evaluated.losses, piece.size)
         return intake
 
     def _target(self, graphs: Sequence[Tensor]) -> Rows:
@@ -325,3 +394,8 @@ class Ledger:
 
     def _staged(self, rows: Rows) -> bool:
         return self.stages(rows.objectives)
+
+
+def _is_difference(update: Update) -> bool:
+    """Tell whether U_t - U_{t-1} is a multiple of what the batch's gradients changed by, with factor 1."""
+    return update.keep == 1.0 and update.now == 1.0 and update.before == -1.0

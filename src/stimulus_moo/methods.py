@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from stimulus_moo.anchors import AdaptiveBatch, Anchor, FullPass
 from stimulus_moo.errors import InvalidOption
-from stimulus_moo.estimators import Estimator, Full, MiniBatch, Page, Recursive, Storm, Tracking
+from stimulus_moo.estimators import Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
 from stimulus_moo.optim import HeavyBall
 from stimulus_moo.options import Schedule
 from stimulus_moo.sources import Source, Stream
@@ -39,10 +39,10 @@ class Settings:
     """Everything a row of the table is built from."""
 
     source: Source | Stream
-    lr: float
+    lr: float | str
     momentum: float
     batch_size: int
-    period: int
+    period: int | str
     anchor_batch: int = 1024
     seed: int = 0
     epsilon: float = 1e-3  # STIMULUS+: the accuracy aimed at
@@ -55,6 +55,11 @@ class Settings:
     rho: float = 0.0  # MoCo, MoCo+: regularisation of lambda
     probability: Schedule | None = None  # PAGE-MOO: of an anchor; None: batch_size / (n + batch_size)
     weights: Sequence[float] | None = None  # scalarisation: None: 1/S each
+
+    @property
+    def rate(self) -> float:
+        """The step size an optimizer is built with; ``"auto"`` sets it before the first step."""
+        return 1.0 if isinstance(self.lr, str) else self.lr
 
     def anchor(self) -> Iterable[Any]:
         """Return the pass over all data."""
@@ -85,17 +90,17 @@ class Settings:
 
 def sgd(parameters: Any, s: Settings) -> Optimizer:
     """x_{t+1} = x_t - eta d_t."""
-    return torch.optim.SGD(parameters, lr=s.lr)
+    return torch.optim.SGD(parameters, lr=s.rate)
 
 
 def heavy_ball(parameters: Any, s: Settings) -> Optimizer:
     """x_{t+1} = x_t - eta d_t + alpha (x_t - x_{t-1})."""
-    return HeavyBall(parameters, lr=s.lr, momentum=s.momentum)
+    return HeavyBall(parameters, lr=s.rate, momentum=s.momentum)
 
 
 def adam(parameters: Any, s: Settings) -> Optimizer:
     """Adam on d_t."""
-    return torch.optim.Adam(parameters, lr=s.lr)
+    return torch.optim.Adam(parameters, lr=s.rate)
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,7 @@ _TABLE = (
     Method(
         "page-moo-m", "PAGE-MOO-M", lambda s: Page(s.anchor(), s.odds(), seed=s.seed), lambda s: MinNorm(), heavy_ball
     ),
+    Method("filtered", "Filtered STIMULUS", lambda s: Filtered(), lambda s: MinNorm(), sgd),
     Method(
         "vr-scalarisation",
         "VR scalarisation",
@@ -144,12 +150,15 @@ _TABLE = (
 #: Every method by name, in the order of the table.
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
 
+#: What ``method="auto"`` takes: docs/hands-free.md says why.
+AUTO_METHOD = "filtered"
+
 #: The nine methods the paper names.
 PAPER_METHODS = tuple(METHODS)[:9]
 
 
 def find_method(name: str) -> Method:
-    """Return a method by name, in any case.
+    """Return a method by name, in any case; ``"auto"`` is ``AUTO_METHOD``.
 
     Raises:
         InvalidOption: there is no such method; the message suggests the nearest.
@@ -158,6 +167,7 @@ def find_method(name: str) -> Method:
     'STIMULUS-M+'
     """
     key = str(name).lower()
+    key = AUTO_METHOD if key == "auto" else key
     if key not in METHODS:
         raise InvalidOption(f"method {name!r} is unknown; {_nearest(key, METHODS)}known are {', '.join(METHODS)}")
     return METHODS[key]

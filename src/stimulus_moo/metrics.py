@@ -14,7 +14,7 @@ from stimulus_moo.engines import Engine
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Update
 from stimulus_moo.guard import Guard, full_precision
-from stimulus_moo.ledger import Ledger
+from stimulus_moo.ledger import Account, Ledger
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.objective import Losses, Objective
 from stimulus_moo.rows import Rows
@@ -132,10 +132,11 @@ def _mean_rows(objective: Objective, batches: Iterable[Any]) -> tuple[Rows, Tens
     """Return the mean gradients over the batches, their Gramian, the mean losses and the number of samples."""
     ledger = Ledger(objective, Engine("auto", objective.model))
     guard = Guard(objective.model, objective.parameters)
+    account = Account()
     try:
         with torch.no_grad():
             update = Update(keep=0.0, now=1.0, anchor=FullAnchor(batches))
-            account = ledger.apply(update, None, 0, guard)
+            ledger.apply(update, None, 0, guard, account)
             with full_precision(objective.devices):
                 gramian = ledger.gramian(0)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from torch import Tensor
 from stimulus_moo import snapshot
 from stimulus_moo.engines import ENGINES, Engine
 from stimulus_moo.errors import InvalidOption, ModelChanged, StateMismatch, StimulusWarning
-from stimulus_moo.estimators import Estimator
+from stimulus_moo.estimators import Estimator, Update
 from stimulus_moo.guard import Guard, full_precision
-from stimulus_moo.ledger import Ledger
+from stimulus_moo.ledger import Account, Ledger
 from stimulus_moo.memory import MemoryEstimate, estimate
 from stimulus_moo.objective import Losses, Objective
 from stimulus_moo.options import choice, positive_integer
+from stimulus_moo.probe import Observation, Probe, distance
 from stimulus_moo.rows import Storage
 from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import GramianToWeights, as_weighting, checked
@@ -29,7 +31,18 @@ logger = logging.getLogger("stimulus_moo")
 
 #: what a saved state holds
 _COUNTS = ("step", "samples", "gradients")
-_ENTRIES = {*_COUNTS, "kind", "version", "objectives", "engine", "rows", "previous", "layout", "estimator", "weighting"}
+_ENTRIES = {
+    *_COUNTS,
+    *("kind", "version", "objectives", "engine", "rows", "previous", "layout", "estimator", "weighting"),
+    *("weights", "sq_norm"),
+}
+_VERSION = 2
+
+#: A step this many times as long as 1 / L is called too long. Gradient descent on a quadratic diverges from 2 on.
+FAR_TOO_LONG = 10.0
+
+#: how often a loop that nobody guards is looked at: at the first steps, and then at one in so many
+_FIRST, _EVERY = 16, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +156,12 @@ class MultiGradient(Stateful):
         self.t = 0  # calls of backward since the estimator's start
         self.samples = 0  # samples drawn
         self.gradients = 0  # per-sample multi-gradient evaluations (IFO calls)
-        self._warned = False
+        #: what the last step saw on its way; None unless somebody watches, see ``watch``
+        self.observation: Observation | None = None
+        self._weights: Tensor | None = None  # lambda_{t-1}
+        self._sq_norm: float | None = None  # ||d_{t-1}||^2
+        self._watched = False
+        self._told: set[str] = set()  # what has been warned of
 
     def backward(self, batch: Any = None) -> Step:
         """Estimate, weigh, and write d_t into every ``p.grad``.
@@ -159,24 +177,46 @@ class MultiGradient(Stateful):
             NonFiniteError: a loss or a gradient is NaN or infinite.
             ModelChanged: parameters were added, removed, frozen, cast or moved since the last call.
         """
+        return self.attempt(batch, Account())
+
+    def attempt(
+        self, batch: Any, account: Account, *, judge: Callable[[Observation], None] | None = None, retries: int = 0
+    ) -> Step:
+        """Make a step of ``backward`` that may still be refused; for ``Safeguard``.
+
+        Args:
+            batch: as for ``backward``.
+            account: what the step costs and sees, also where it fails.
+            judge: is told what was seen before anything is final; what it raises takes the step back.
+            retries: how often this was tried before, for the observation.
+        """
         self._check_model()
         guard = Guard(self.objective.model, self.objective.parameters)
         memory = self._engine.name, self.estimator.state_dict(), self.weighting.state_dict()
         try:
             with torch.no_grad():
+                moved = self._moved()
+                if moved is not None:
+                    self.estimator.prepare(moved)
                 update = self.estimator.update(self.t)
                 anchored = update.anchor is not None
                 # An estimator may have drawn from the global random state: both points start from where it is now.
                 replay = guard if guard.undrawn() else Guard(self.objective.model, self.objective.parameters)
-                account = self._ledger.apply(update, batch, self.t, replay)
+                probe = self._probe(update)
+                self._ledger.apply(update, batch, self.t, replay, account, probe)
                 losses = account.losses
                 assert losses is not None
+                observation = self._observe(account, anchored, probe, moved, retries)
+                if judge is not None:
+                    judge(observation)
                 with full_precision(self.objective.devices):
                     weights = checked(self.weighting(self._ledger.gramian(self.t)), len(losses))
                     direction, sq_norm = self._ledger.pending.combine(weights)
+                if self.estimator.observes:
+                    self.estimator.learn(observation)
                 self.estimator.record(float(sq_norm), anchored=anchored)
         except BaseException as error:
-            self._take_back(guard, *memory, error)
+            self._take_back(guard, *memory, account, error)
             raise
         self._ledger.commit(remember_rows=self.estimator.remembers, remember_point=self.estimator.two_point)
         self._write(direction)
@@ -184,7 +224,41 @@ class MultiGradient(Stateful):
         self.t += 1
         self.samples += account.samples
         self.gradients += account.gradients
+        self.observation = observation if self._watched else None
+        self._weights, self._sq_norm = weights.detach().double().cpu().clone(), float(sq_norm)
+        if probe is not None and not self._watched:
+            self._look(observation)
         return Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
+
+    @property
+    def norm(self) -> float | None:
+        """||d_t|| of the last step; None before the first."""
+        return None if self._sq_norm is None else math.sqrt(self._sq_norm)
+
+    @property
+    def last_point(self) -> list[Tensor] | None:
+        """The parameters' values at the last step, one tensor each, where the estimator keeps them."""
+        return self._ledger.previous
+
+    def watch(self) -> None:
+        """Keep an ``Observation`` of every step in ``observation``, as ``Safeguard`` and ``SmoothnessLR`` need.
+
+        It costs no evaluations, and changes nothing.
+
+        >>> import torch
+        >>> from stimulus_moo import MultiGradient, Recursive
+        >>> _ = torch.manual_seed(0)
+        >>> model, x = torch.nn.Linear(2, 2, bias=False), torch.randn(6, 2)
+        >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), Recursive([x], period=10))
+        >>> mg.watch()
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        >>> for batch in x.split(2):
+        ...     step = mg.backward(batch)
+        ...     optimizer.step()
+        >>> mg.observation.decrease > 0, mg.observation.smoothness > 0
+        (True, True)
+        """
+        self._watched = True
 
     @property
     def engine(self) -> str:
@@ -195,6 +269,7 @@ class MultiGradient(Stateful):
         """Start the estimator again from the model as it is now; counters and the weighting go on."""
         self._adopt()
         self.t = 0
+        self._weights = self._sq_norm = None
 
     def rows(self) -> list[dict[str, Tensor]]:
         """Return copies of the rows u_t^s that the estimator keeps, by parameter name; empty where it keeps none."""
@@ -236,7 +311,7 @@ class MultiGradient(Stateful):
         """Return everything that decides the future, as copies that load with ``torch.load(weights_only=True)``."""
         return {
             "kind": "MultiGradient",
-            "version": 1,
+            "version": _VERSION,
             "step": self.t,
             "samples": self.samples,
             "gradients": self.gradients,
@@ -247,6 +322,8 @@ class MultiGradient(Stateful):
             "layout": snapshot.save_layout(self._ledger),
             "estimator": self.estimator.state_dict(),
             "weighting": self.weighting.state_dict(),
+            "weights": None if self._weights is None else self._weights.clone(),
+            "sq_norm": self._sq_norm,
         }
 
     def check_state(self, state: Any, path: str = "MultiGradient") -> None:
@@ -254,8 +331,8 @@ class MultiGradient(Stateful):
         if not isinstance(state, dict) or set(state) != _ENTRIES or state["kind"] != "MultiGradient":
             found = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
             raise StateMismatch(f"the state of {path} must be a dict with {sorted(_ENTRIES)}, found {found}")
-        if state["version"] != 1:
-            raise StateMismatch(f"{path}.version is {state['version']!r}; this version of the library reads 1")
+        if state["version"] != _VERSION:
+            raise StateMismatch(f"{path}.version is {state['version']!r}; this version of the library reads {_VERSION}")
         if state["engine"] not in ENGINES:
             raise StateMismatch(f"{path}.engine is {state['engine']!r}, not one of {ENGINES}")
         for name in _COUNTS:
@@ -266,6 +343,11 @@ class MultiGradient(Stateful):
             raise StateMismatch(f"{path}.objectives must be a positive integer or None, found {objectives!r}")
         if count is not None and objectives not in (None, count):
             raise StateMismatch(f"{path}.objectives is {objectives}, this model has {count}")
+        weights, sq_norm = state["weights"], state["sq_norm"]
+        if weights is not None and (not isinstance(weights, Tensor) or weights.shape != (objectives,)):
+            raise StateMismatch(f"{path}.weights must hold {objectives} numbers, found {weights!r}")
+        if not isinstance(sq_norm, float | None):
+            raise StateMismatch(f"{path}.sq_norm must be a number or None, found {sq_norm!r}")
         snapshot.check(self._ledger, objectives, state["rows"], state["previous"], state["layout"], path)
         self.estimator.check_state(state["estimator"], f"{path}.estimator")
         self.weighting.check_state(state["weighting"], f"{path}.weighting")
@@ -282,6 +364,8 @@ class MultiGradient(Stateful):
         snapshot.load(self._ledger, state["rows"], state["previous"], state["layout"])
         self.t, self.samples, self.gradients = state["step"], state["samples"], state["gradients"]
         self.objective.count, self._engine.name = state["objectives"], state["engine"]
+        self._weights = None if state["weights"] is None else state["weights"].detach().double().cpu().clone()
+        self._sq_norm = state["sq_norm"]
         self.estimator.load_state_dict(state["estimator"])
         self.weighting.load_state_dict(state["weighting"])
 
@@ -293,27 +377,88 @@ class MultiGradient(Stateful):
                     "moved); call reset() to start the estimator again from the model as it is now"
                 )
             self._adopt()
-        if self.estimator.finite_sum and not self._warned:
+        if self.estimator.finite_sum and "BatchNorm" not in self._told:
             layers = self.objective.batch_norms()
             if layers:
-                self._warned = True
-                warnings.warn(
+                self._tell(
+                    "BatchNorm",
                     f"BatchNorm in training mode ties the samples of a batch together ({', '.join(layers)}), so the "
                     "loss is not a finite sum and the estimate is biased; use GroupNorm or LayerNorm, or .eval() these "
                     "layers",
-                    StimulusWarning,
-                    stacklevel=3,
                 )
+
+    def _tell(self, subject: str, message: str) -> None:
+        """Warn, once of each subject."""
+        if subject not in self._told:
+            self._told.add(subject)
+            warnings.warn(message, StimulusWarning, stacklevel=5)
+
+    def _moved(self) -> float | None:
+        """Return ||x_t - x_{t-1}|| where somebody will ask for it."""
+        if self._ledger.previous is None or not self._curious():
+            return None
+        return distance(self.objective.parameters, self._ledger.previous)
+
+    def _curious(self) -> bool:
+        """Tell whether this step is looked at: always if somebody watches, else now and then for too long a step."""
+        if self._watched or self.estimator.observes:
+            return True
+        return "step" not in self._told and (self.t < _FIRST or self.t % _EVERY == 1)
+
+    def _probe(self, update: Update) -> Probe | None:
+        if update.anchor is not None or not (update.halves or (update.before and self._curious())):
+            return None
+        return Probe(self._weights, self.objective.parameters, halves=update.halves)
+
+    def _observe(
+        self, account: Account, anchored: bool, probe: Probe | None, moved: float | None, retries: int
+    ) -> Observation:
+        assert account.losses is not None
+        return Observation(
+            step=self.t,
+            samples=account.samples,
+            gradients=account.gradients,
+            anchored=anchored,
+            losses=account.losses,
+            retries=retries,
+            before=account.before,
+            weights=self._weights,
+            sq_norm=self._sq_norm,
+            moved=moved,
+            change=None if probe is None else probe.change,
+            change_variance=None if probe is None else probe.change_variance,
+            variance=None if probe is None else probe.variance,
+        )
+
+    def _look(self, seen: Observation) -> None:
+        """Warn, once, where the step just made is far longer than the smoothness seen on the way allows."""
+        smoothness, rise = seen.smoothness, seen.decrease
+        if not smoothness or not seen.sq_norm or seen.moved is None or rise is None:
+            return
+        taken = seen.moved / math.sqrt(seen.sq_norm)
+        if taken * smoothness > FAR_TOO_LONG and rise < 0:
+            self._tell(
+                "step",
+                f"the step from {seen.step - 1} to {seen.step} was {taken:.3g} times the gradient, which is "
+                f"{taken * smoothness:.0f} times 1/L for the smoothness L = {smoothness:.3g} seen on the way, and the "
+                "loss rose; take a smaller learning rate, or let Safeguard(optimizer, multigradient) keep steps short",
+            )
 
     def _adopt(self) -> None:
         self.objective.adopt()
         self._ledger = Ledger(self.objective, self._engine, self._storage)
 
     def _take_back(
-        self, guard: Guard, engine: str, estimator: dict[str, Any], weighting: dict[str, Any], error: BaseException
+        self,
+        guard: Guard,
+        engine: str,
+        estimator: dict[str, Any],
+        weighting: dict[str, Any],
+        account: Account,
+        error: BaseException,
     ) -> None:
         try:
-            self._ledger.roll_back()
+            account.gradients += self._ledger.roll_back()
         except BaseException as second:
             self.reset()
             error.add_note(f"the rows could not be restored ({second!r}): the estimator starts again at the next step")

@@ -119,6 +119,7 @@ class Result:
         stopped: why the run ended: ``"steps"``, ``"gradients"``, ``"tolerance"`` or ``"callback"``.
         picked: the random-clock iterate by parameter name, where ``mu`` was given.
         picked_at: its iteration t.
+        shortened, taken_back: how many steps the guard shortened and took back.
     """
 
     model: torch.nn.Module
@@ -132,6 +133,8 @@ class Result:
     stopped: str
     picked: dict[str, Tensor] = field(default_factory=dict)
     picked_at: int | None = None
+    shortened: int = 0
+    taken_back: int = 0
 
     def frame(self) -> Any:
         """Return the history as a pandas frame."""

@@ -14,11 +14,13 @@ from torch.optim.lr_scheduler import LRScheduler
 from stimulus_moo import checkpoint as checkpoints
 from stimulus_moo.anchors import FullPass
 from stimulus_moo.batches import rebuild
-from stimulus_moo.errors import StateMismatch
+from stimulus_moo.errors import InvalidOption, StateMismatch
 from stimulus_moo.methods import Method, Settings
 from stimulus_moo.metrics import Measurement, measure
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.objective import Losses
+from stimulus_moo.optim import Safeguard, SmoothnessLR
+from stimulus_moo.optim.smoothness_lr import MOST
 from stimulus_moo.random_clock import RandomClock
 from stimulus_moo.result import History, Result
 from stimulus_moo.sources import Stream
@@ -41,6 +43,7 @@ class Run:
         micro_batch: int | None,
         engine: str,
         mu: float | None,
+        guard: bool,
     ) -> None:
         self.model, self.losses, self.settings, self.method = model, losses, settings, method
         self.evaluation: Iterable[Any] | None = None
@@ -55,8 +58,15 @@ class Run:
         )
         parameters = self.multigradient.objective.parameters
         self.optimizer = method.step(parameters, settings) if optimizer is None else optimizer(parameters)
+        self.schedule = SmoothnessLR(self.optimizer, self.multigradient) if settings.lr == "auto" else None
+        if self.schedule is not None and scheduler is not None:
+            raise InvalidOption("lr='auto' is a schedule of its own, found a scheduler beside it; give one of the two")
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
-        self.clock = None if mu is None else RandomClock(parameters, mu=mu, lr=settings.lr, seed=settings.seed)
+        longest = 1.0 if self.schedule is None else MOST
+        self.guard = Safeguard(self.optimizer, self.multigradient, longest=longest) if guard else None
+        if mu is not None and settings.lr == "auto":
+            raise InvalidOption("the random clock of mu needs a number for lr, found 'auto'")
+        self.clock = None if mu is None else RandomClock(parameters, mu=mu, lr=settings.rate, seed=settings.seed)
         self.history = History()
         self.batches = Batches(settings)
         self.step = 0
@@ -65,10 +75,12 @@ class Run:
     def advance(self) -> dict[str, Any]:
         """Take one step and record it."""
         batch = self.batches.at(self.step)
-        step = self.multigradient.backward(batch)
+        step = (self.guard or self.multigradient).backward(batch)
         if self.clock is not None:
             self.clock.update()
-        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+        (self.guard or self.optimizer).step()
         if self.scheduler is not None:
             self.scheduler.step()
         self.history.add(
@@ -121,13 +133,15 @@ class Run:
             stopped=stopped,
             picked=picked,
             picked_at=self.clock.picked_at if picked and self.clock is not None else None,
+            shortened=0 if self.guard is None else self.guard.shortened,
+            taken_back=0 if self.guard is None else self.guard.taken_back,
         )
 
     def settings_dict(self) -> dict[str, Any]:
         """Return the settings that decide the trajectory, those of them that are plain values."""
         plain = {k: v for k, v in vars(self.settings).items() if isinstance(v, bool | int | float | str)}
         size = None if isinstance(self.settings.source, Stream) else len(self.settings.source)
-        return {"method": self.method.name, "n": size, **plain}
+        return {"method": self.method.name, "n": size, "guard": self.guard is not None, **plain}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides the rest of the run."""
@@ -139,6 +153,8 @@ class Run:
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "multigradient": self.multigradient.state_dict(),
             "clock": None if self.clock is None else self.clock.state_dict(),
+            "guard": None if self.guard is None else self.guard.state_dict(),
+            "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "stream": self.batches.consumed,
             "history": self.history.state_dict(),
             "random": checkpoints.random_state(),
@@ -159,6 +175,10 @@ class Run:
         if (state["clock"] is None) != (self.clock is None) or (state["scheduler"] is None) != (self.scheduler is None):
             raise StateMismatch("the checkpoint was made with another choice of mu or scheduler; resume with the same")
         self.multigradient.check_state(state["multigradient"])
+        if self.guard is not None:
+            self.guard.check_state(state["guard"])
+        if self.schedule is not None:
+            self.schedule.check_state(state["schedule"])
         self.history.load_state_dict(state["history"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -167,6 +187,10 @@ class Run:
         self.multigradient.load_state_dict(state["multigradient"])
         if self.clock is not None:
             self.clock.load_state_dict(state["clock"])
+        if self.guard is not None:
+            self.guard.load_state_dict(state["guard"])
+        if self.schedule is not None:
+            self.schedule.load_state_dict(state["schedule"])
         self.batches.consumed = state["stream"]
         self.step = state["step"]
         checkpoints.set_random_state(state["random"])

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten
 
-#: (x_t, x_{t-1} or None, batch, [keep, now, before], U_{t-1} by block or None) -> losses at x_t, U_t by block
-Function = Callable[
-    [Sequence[Tensor], Sequence[Tensor] | None, Any, Tensor, Sequence[Tensor] | None], tuple[Tensor, list[Tensor]]
-]
+#: what an update returns: losses at x_t, losses at x_{t-1} or None, U_t by block
+Found = tuple[Tensor, Tensor | None, list[Tensor]]
+
+#: from x_t, x_{t-1} or None, batch, [keep, now, before], U_{t-1} by block or None
+Function = Callable[[Sequence[Tensor], Sequence[Tensor] | None, Any, Tensor, Sequence[Tensor] | None], Found]
 
 #: per block of rows: its objectives, and the parameters whose gradients are its columns
 Layout = Sequence[tuple[list[int], list[int]]]
@@ -75,15 +76,17 @@ def compile_rows(
         batch: Any,
         weights: Tensor,
         rows: Sequence[Tensor] | None,
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> Found:
         keep, now, before = weights.unbind()
         found, blocks = jacobian(parameters, batch)
+        earlier = None
         blocks = [block * now for block in blocks]
         if previous is not None:
-            blocks = [a + b * before for a, b in zip(blocks, jacobian(previous, batch)[1], strict=True)]
+            earlier, others = jacobian(previous, batch)
+            blocks = [a + b * before for a, b in zip(blocks, others, strict=True)]
         if rows is not None:
             blocks = [a + b * keep for a, b in zip(blocks, rows, strict=True)]
-        return found, blocks
+        return found, earlier, blocks
 
     # torch.compile keeps at most a few versions of one code object, and every model would bring one of this
     own = FunctionType(update.__code__.replace(), update.__globals__, update.__name__, None, update.__closure__)
@@ -106,7 +109,7 @@ def kind_of(batch: Any, model: torch.nn.Module) -> tuple[Any, ...] | None:
     return (structure, *described, *(module.training for module in model.modules()))
 
 
-def call_quietly(function: Function, *arguments: Any) -> tuple[Tensor, list[Tensor]]:
+def call_quietly(function: Function, *arguments: Any) -> Found:
     """Call without the compiler's warnings, which are about itself and not about the user's code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -84,7 +84,7 @@ class Compiler:
         weights = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
         zero = [torch.zeros_like(block.matrix) for block in expected.blocks] if keep else None
         try:
-            _, blocks = call_quietly(function, objective.parameters, previous, batch, weights, zero)
+            _, _, blocks = call_quietly(function, objective.parameters, previous, batch, weights, zero)
         except Exception as error:
             guard.restore()
             engine.give_up(f"it could not be compiled ({type(error).__name__}: {str(error).strip().splitlines()[0]})")

@@ -1,6 +1,7 @@
 """How each objective's gradient is estimated: one file per rule."""
 
 from stimulus_moo.estimators.base import Estimator, Update
+from stimulus_moo.estimators.filtered import Filtered
 from stimulus_moo.estimators.full import Full
 from stimulus_moo.estimators.mini_batch import MiniBatch
 from stimulus_moo.estimators.page import Page
@@ -8,4 +9,4 @@ from stimulus_moo.estimators.recursive import Recursive
 from stimulus_moo.estimators.storm import Storm
 from stimulus_moo.estimators.tracking import Tracking
 
-__all__ = ["Estimator", "Full", "MiniBatch", "Page", "Recursive", "Storm", "Tracking", "Update"]
+__all__ = ["Estimator", "Filtered", "Full", "MiniBatch", "Page", "Recursive", "Storm", "Tracking", "Update"]

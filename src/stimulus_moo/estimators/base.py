@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stimulus_moo.anchors import Anchor
 from stimulus_moo.errors import InvalidOption
+from stimulus_moo.probe import Observation
 from stimulus_moo.state import Stateful
 
 
@@ -26,6 +27,8 @@ class Update:
     now: float
     before: float = 0.0
     anchor: Anchor | None = None
+    #: evaluate the batch in two halves, so that what they differ by tells the noise
+    halves: bool = False
 
     def __post_init__(self) -> None:
         if self.anchor is not None and self.before:
@@ -41,11 +44,19 @@ class Estimator(Stateful, ABC):
     finite_sum = False
     #: the rows are needed at the next iteration
     remembers = False
+    #: the rule learns from what a batch shows at two points
+    observes = False
     anchor: Anchor | None = None
+
+    def prepare(self, moved: float) -> None:
+        """Be told ||x_t - x_{t-1}|| before ``update``; only rules that observe are."""
 
     @abstractmethod
     def update(self, t: int) -> Update:
         """Return what iteration t does to the rows."""
+
+    def learn(self, observation: Observation) -> None:
+        """Learn from a batch; only rules that observe are told."""
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
         """Learn from a finished step: ||d_t||^2, and whether it was an anchor."""

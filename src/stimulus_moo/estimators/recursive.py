@@ -7,7 +7,8 @@ from typing import Any
 
 from stimulus_moo.anchors import Anchor, as_anchor
 from stimulus_moo.estimators.base import Estimator, Update
-from stimulus_moo.options import positive_integer
+from stimulus_moo.estimators.due import Periodic, WhenDue
+from stimulus_moo.probe import Observation
 
 
 class Recursive(Estimator):
@@ -24,7 +25,9 @@ class Recursive(Estimator):
     Args:
         anchor: an iterable of batches that can be iterated again (a DataLoader over the whole data set: STIMULUS,
             STIMULUS-M), or an ``AdaptiveBatch`` (STIMULUS+, STIMULUS-M+).
-        period: q, a positive integer; theory takes ceil(sqrt(n)) and a batch of as many samples.
+        period: q, a positive integer; theory takes ceil(sqrt(n)) and a batch of as many samples. ``"auto"``: anchor
+            when the estimate's error, as the two halves of the batches show it, is no longer small against ||d||^2.
+        share: with ``"auto"``, the most of all evaluations that anchors may take.
 
     >>> import torch
     >>> from stimulus_moo import MultiGradient, Recursive
@@ -39,14 +42,33 @@ class Recursive(Estimator):
     two_point = True
     finite_sum = True
     remembers = True
-    state_names = ("anchor",)
+    state_names = ("anchor", "rule")
 
-    def __init__(self, anchor: Iterable[Any] | Anchor, period: int) -> None:
+    def __init__(self, anchor: Iterable[Any] | Anchor, period: int | str, *, share: float = 0.5) -> None:
         self.anchor = as_anchor(anchor)
-        self.period = positive_integer("period", period)
+        self.rule = WhenDue(share) if period == "auto" else Periodic(period)
+        self.observes = isinstance(self.rule, WhenDue)
+
+    @property
+    def period(self) -> int | str:
+        """Return q, or ``"auto"``."""
+        return self.rule.period
+
+    def prepare(self, moved: float) -> None:
+        """Tell the rule how far the parameters moved."""
+        self.rule.prepare(moved)
 
     def update(self, t: int) -> Update:
-        """Anchor every ``period`` iterations, else add the batch's difference."""
-        if t % self.period == 0:
+        """Anchor when the rule says so, else add the batch's difference."""
+        if t == 0 or self.rule.due(t):
             return Update(keep=0.0, now=1.0, anchor=self.anchor)
-        return Update(keep=1.0, now=1.0, before=-1.0)
+        return Update(keep=1.0, now=1.0, before=-1.0, halves=self.rule.halves(t))
+
+    def learn(self, observation: Observation) -> None:
+        """Tell the rule what was seen."""
+        self.rule.learn(observation)
+
+    def record(self, sq_norm: float, *, anchored: bool) -> None:
+        """Tell the rule and the anchor ||d_t||^2."""
+        self.rule.record(sq_norm)
+        super().record(sq_norm, anchored=anchored)

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from stimulus_moo import METHODS, InvalidOption
+from stimulus_moo import AUTO_METHOD, METHODS, InvalidOption
 from stimulus_moo.lab.experiment import Experiment, Settings
 from stimulus_moo.lab.study import Study
 
@@ -54,6 +54,19 @@ def _sigma2(text: str) -> float | str:
     return text if text == "auto" else _float(text, "must be 'auto' or a number")
 
 
+def _rate(text: str) -> float | str:
+    rate = _sigma2(text)
+    if isinstance(rate, float) and rate <= 0.0:
+        raise typer.BadParameter(f"must be 'auto' or a finite number greater than 0, found {text}")
+    return rate
+
+
+def _period(text: str) -> int | str:
+    if text != "auto" and not (text.isdecimal() and int(text) >= 1):
+        raise typer.BadParameter(f"must be 'auto' or a whole number of at least 1, found {text!r}")
+    return text if text == "auto" else int(text)
+
+
 def _weights(text: str) -> list[float]:
     return [_float(item, "must be numbers separated by commas, one per task") for item in text.split(",")]
 
@@ -74,11 +87,12 @@ def _float(text: str, wanted: str) -> float:
 
 
 OPTIONS: dict[str, SettingOption] = {
-    "lr": SettingOption(float, "Step size, for every method.", 0, open_low=True),
+    "lr": SettingOption(str, "Step size, for every method, or auto.", parse=_rate),
     "lr_of": SettingOption(str, "Step sizes of single methods: method=rate,method=rate.", parse=_rates),
     "momentum": SettingOption(float, "Momentum of the heavy-ball methods.", 0, 1),
     "batch_size": SettingOption(int, "Samples per mini-batch.", 1),
-    "period": SettingOption(int, "Steps between two anchors, q in the paper.", 1),
+    "period": SettingOption(str, "Steps between two anchors, q in the paper, or auto.", parse=_period),
+    "guard": SettingOption(bool, "Keep steps within what is seen to be safe; --no-guard is the method to the letter."),
     "steps": SettingOption(int, "Stop after so many steps.", 1),
     "gradients": SettingOption(int, "Stop after so many per-sample multi-gradient evaluations.", 1),
     "n": SettingOption(int, "Size of the training set.", 1),
@@ -114,9 +128,10 @@ def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parameter(name: str, option: SettingOption) -> inspect.Parameter:
+    flag = f"--{name.replace('_', '-')}"
     described = typer.Option(
         None,
-        f"--{name.replace('_', '-')}",
+        f"{flag}/--no-{flag[2:]}" if option.kind is bool else flag,
         help=option.help,
         callback=option.check,
         rich_help_panel=_PANEL,
@@ -126,12 +141,13 @@ def _parameter(name: str, option: SettingOption) -> inspect.Parameter:
 
 
 def find_method(name: str) -> str:
-    """Return a method's name, in any case.
+    """Return a method's name, in any case; ``auto`` is the one ``fit`` takes for it.
 
     Raises:
         InvalidOption: there is no such method; the message suggests the nearest.
     """
-    return find(name.strip().lower(), METHODS, "method")
+    name = name.strip().lower()
+    return AUTO_METHOD if name == "auto" else find(name, METHODS, "method")
 
 
 def find(name: str, known: Iterable[str], what: str) -> str:

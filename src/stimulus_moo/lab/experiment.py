@@ -18,14 +18,16 @@ class Settings:
 
     A run ends after ``steps`` iterations or ``gradients`` evaluations, whichever comes first. ``n`` is the size of the
     training set, the paper's "full" batch; None takes all there is. ``lr_of`` and ``sigma2_of`` give single methods
-    values of their own. ``files`` names other data of the same layout: a folder with four IDX files for MultiMNIST
-    (Fashion-MNIST, say), or an ARFF file for river flow, whose last ``targets`` columns are predicted.
+    values of their own. ``guard=False`` runs the methods to the letter, see ``fit``. ``files`` names other data of the
+    same layout: a folder with four IDX files for MultiMNIST (Fashion-MNIST, say), or an ARFF file for river flow, whose
+    last ``targets`` columns are predicted.
     """
 
-    lr: float
+    lr: float | str
     momentum: float
     batch_size: int
-    period: int
+    period: int | str
+    guard: bool = True
     steps: int | None = None
     gradients: int | None = None
     n: int | None = None
@@ -59,7 +61,7 @@ class Settings:
     def for_method(self, method: str) -> dict[str, Any]:
         """Return the keyword arguments of ``fit`` for a method."""
         options = ("epsilon", "sigma2", "c_gamma", "c_epsilon", "alpha", "beta", "gamma", "rho", "weights")
-        loop = ("steps", "gradients", "momentum", "batch_size", "period", "evaluate_every")
+        loop = ("steps", "gradients", "momentum", "batch_size", "period", "guard", "evaluate_every")
         return {
             "method": method,
             **{name: getattr(self, name) for name in (*loop, *options)},

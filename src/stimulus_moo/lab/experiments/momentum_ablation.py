@@ -44,6 +44,7 @@ def losses_at(settings: Mapping[str, Any], lr: float, momentum: float, seed: int
             problem.model,
             problem.losses,
             problem.data,
+            guard=False,  # to the letter
             method="stimulus-m",
             lr=lr,
             momentum=momentum,

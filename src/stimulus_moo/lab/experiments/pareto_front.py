@@ -67,6 +67,7 @@ def ends(settings: Mapping[str, Any], name: str, method: str, seed: int) -> list
                 problem.model,
                 problem.losses,
                 problem.data,
+                guard=False,  # to the letter
                 method=method,
                 lr=settings["adam_lr"] if method == "scalarisation-adam" else settings["lr"],
                 steps=settings["steps"],

@@ -98,6 +98,7 @@ def distances(settings: Mapping[str, Any], method: str, seed: int, lr: float | N
             model,
             problem.losses,
             problem.data,
+            guard=False,  # to the letter
             method=method,
             lr=step,
             steps=steps,

@@ -63,6 +63,7 @@ def follow(settings: Mapping[str, Any], method: str, seed: int) -> list[float] |
             problem.model,
             problem.losses,
             problem.data,
+            guard=False,  # to the letter
             method=method,
             seed=seed,
             callbacks=[record],
