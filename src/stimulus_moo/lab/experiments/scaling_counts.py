@@ -111,7 +111,7 @@ def _train(problem: Problem, method: str, seed: int, **options: Any) -> Result |
     """Return the result, or None where the run diverged."""
     model, losses, data = problem.model, problem.losses, problem.data
     try:
-        common = {"anchor_batch": 8192, "progress": False, "guard": False}  # to the letter
+        common: dict[str, Any] = {"anchor_batch": 8192, "progress": False, "guard": False}  # to the letter
         return fit(model, losses, data, method=method, seed=seed, **common, **options)
     except NonFiniteError:
         return None
