@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stimulus_moo import InvalidOption, StateMismatch, StimulusWarning, checkpoint, fit
+from stimulus_moo import InvalidOption, NotWritten, StateMismatch, StimulusWarning, checkpoint, fit
 from stimulus_moo.files import write_whole
 
 
@@ -23,6 +23,7 @@ def state(step: int) -> dict[str, Any]:
 
 def test_the_last_few_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path) is None
+    (tmp_path / "new").mkdir()
     for step in (5, 10, 1_000_000_000, 7):
         checkpoint.save(tmp_path / "new", state(step), keep=3)
     assert [path.name for path in checkpoint.files(tmp_path / "new")] == [
@@ -137,7 +138,7 @@ class TestWriteWhole:
                 path.unlink()
             folder.rmdir()
 
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(NotWritten, match=r"could not be written .No such file"):
             write_whole(folder / "a", fails)
 
     def test_others_may_read_it_as_the_umask_says(self, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from stimulus_moo.undisturbed import Undisturbed
 
 _SMALL = 1 << 20  # entries that are exchanged through one copy of all of them
 
@@ -60,15 +62,36 @@ class Guard:
                         buffer.copy_(values)
 
 
-@contextmanager
-def swapped(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
-    """Exchange the values of the parameters with other tensors, in place, for the time of the context."""
-    _exchange(parameters, others)
-    try:
-        yield
-    finally:
-        _exchange(parameters, others)
-        torch.clear_autocast_cache()  # it may hold low-precision copies of the other values
+class swapped:
+    """Exchange the values of the parameters with other tensors, in place, for the time of the context.
+
+    The exchange is never cut in two by a signal. One that strikes between the end of the context's body and the
+    exchange back leaves that to ``back``, which whoever catches the exception calls.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+        self._parameters, self._others = parameters, others
+        self._away = False
+
+    def __enter__(self) -> None:
+        try:
+            with Undisturbed():
+                _exchange(self._parameters, self._others)
+                self._away = True
+        except BaseException:
+            self.back()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.back()
+
+    def back(self) -> None:
+        """Put the values back where they belong, if they are elsewhere."""
+        with Undisturbed():
+            if self._away:
+                _exchange(self._parameters, self._others)
+                self._away = False
+                torch.clear_autocast_cache()  # it may hold low-precision copies of the other values
 
 
 def autocasts(devices: Iterable[torch.device]) -> list[str]:

@@ -72,6 +72,7 @@ class Ledger:
         self._kept = 1.0  # what the rows are multiplied by
         self._reach: list[int] = []  # what the rows reached before they were updated in place
         self._torn = False  # is a change in place under way?
+        self._visit: swapped | None = None  # the last exchange of x_t and x_{t-1}
 
     def apply(self, update: Update, batch: Any, step: int, guard: Guard) -> Account:
         """Build U_t from U_{t-1}; nothing is final before ``commit``."""
@@ -111,6 +112,12 @@ class Ledger:
 
     def commit(self, *, remember_rows: bool, remember_point: bool) -> None:
         """Make the update final: U_t takes the place of U_{t-1}, x_t that of x_{t-1}."""
+        if remember_point:  # first: it is what may run out of memory
+            if self.previous is None:
+                self.previous = [parameter.detach().clone() for parameter in self.objective.parameters]
+            else:
+                with torch.no_grad():
+                    torch._foreach_copy_(self.previous, list[Tensor](self.objective.parameters))
         self.layout = self.pending.layout
         if remember_rows:
             self._spare = self.rows if self.rows is not self._pending else None
@@ -119,15 +126,11 @@ class Ledger:
             self._spare = self._pending
         self._pending = None
         self._journal.clear()
-        if remember_point:
-            if self.previous is None:
-                self.previous = [parameter.detach().clone() for parameter in self.objective.parameters]
-            else:
-                with torch.no_grad():
-                    torch._foreach_copy_(self.previous, list[Tensor](self.objective.parameters))
 
     def roll_back(self) -> None:
         """Take back what ``apply`` did; rows updated in place are restored by evaluating the update again."""
+        if self._visit is not None:
+            self._visit.back()
         pending, self._pending = self._pending, None
         journal, self._journal = self._journal, []
         torn, self._torn = self._torn, False
@@ -321,7 +324,8 @@ class Ledger:
         if not at_previous:
             return nullcontext()
         assert self.previous is not None
-        return swapped(self.objective.parameters, self.previous)
+        self._visit = swapped(self.objective.parameters, self.previous)
+        return self._visit
 
     def _staged(self, rows: Rows) -> bool:
         return self.stages(rows.objectives)

@@ -13,22 +13,25 @@ from torch import Tensor
 
 from stimulus_moo import snapshot
 from stimulus_moo.engines import ENGINES, Engine
-from stimulus_moo.errors import InvalidOption, ModelChanged, StateMismatch, StimulusWarning
+from stimulus_moo.errors import InvalidOption, ModelChanged, NonFiniteError, StateMismatch, StimulusWarning
 from stimulus_moo.estimators import Estimator
 from stimulus_moo.guard import Guard, full_precision
 from stimulus_moo.ledger import Ledger
 from stimulus_moo.memory import MemoryEstimate, estimate
+from stimulus_moo.nonfinite import Skips, check_direction
 from stimulus_moo.objective import Losses, Objective
 from stimulus_moo.options import choice, positive_integer
 from stimulus_moo.rows import Storage
 from stimulus_moo.state import Stateful
+from stimulus_moo.undisturbed import Undisturbed
 from stimulus_moo.weightings.base import GramianToWeights, as_weighting, checked
 from stimulus_moo.weightings.min_norm import MinNorm
 
 logger = logging.getLogger("stimulus_moo")
 
 #: what a saved state holds
-_COUNTS = ("step", "samples", "gradients")
+_LATER = {"skipped": 0, "skipped_in_a_row": 0}  # which states of earlier versions lack
+_COUNTS = ("step", "samples", "gradients", *_LATER)
 _ENTRIES = {*_COUNTS, "kind", "version", "objectives", "engine", "rows", "previous", "layout", "estimator", "weighting"}
 
 
@@ -41,12 +44,15 @@ class Step:
         weights: lambda_t, length S.
         sq_norm: ||d_t||^2 over all parameters, a 0-d tensor.
         anchored: whether this was an anchor step.
+        skipped: whether it met NaN or infinity and was left out (``on_nonfinite="skip"``); losses, weights and sq_norm
+            are then NaN.
     """
 
     losses: Tensor
     weights: Tensor
     sq_norm: Tensor
     anchored: bool
+    skipped: bool = False
 
 
 class MultiGradient(Stateful):
@@ -58,6 +64,7 @@ class MultiGradient(Stateful):
 
     Whatever is raised inside ``backward``, by the library, the losses, the data or the weighting, leaves the
     parameters, their gradients, buffers, the random state, the estimator and the counters as they were before the call.
+    A Ctrl-C that comes while the finished step is being written waits until all of it is: that step counts as made.
 
     Args:
         model: a ``torch.nn.Module``.
@@ -83,6 +90,10 @@ class MultiGradient(Stateful):
             ``torch.bfloat16`` halves the memory; sums are then rounded at random, so that they are right on average.
         rows_device: where the rows are kept; default beside the parameters. ``"cpu"`` frees an accelerator's memory for
             the price of moving every gradient.
+        on_nonfinite: what happens where a loss, a gradient or the direction is NaN or infinite. ``"raise"``:
+            ``NonFiniteError``. ``"skip"``: the call is logged and counted in ``skipped``, and otherwise did not happen,
+            but for every ``p.grad``, which is None, so that any ``torch.optim`` optimizer leaves the parameters and its
+            own state alone; the step returned has ``skipped=True``. After 10 in a row the next one raises.
         process_group, shard: reserved for ``torch.distributed``; only the defaults work in this version.
 
     Raises:
@@ -120,6 +131,7 @@ class MultiGradient(Stateful):
         shard: bool = False,
         rows_dtype: torch.dtype | None = None,
         rows_device: torch.device | str | None = None,
+        on_nonfinite: str = "raise",
     ) -> None:
         if not isinstance(estimator, Estimator):
             raise InvalidOption(
@@ -143,6 +155,7 @@ class MultiGradient(Stateful):
         self.t = 0  # calls of backward since the estimator's start
         self.samples = 0  # samples drawn
         self.gradients = 0  # per-sample multi-gradient evaluations (IFO calls)
+        self._skips = Skips(on_nonfinite)
         self._warned = False
 
     def backward(self, batch: Any = None) -> Step:
@@ -156,12 +169,13 @@ class MultiGradient(Stateful):
 
         Raises:
             InvalidBatch, InvalidLosses, InvalidWeights: something given does not fit; the message says what.
-            NonFiniteError: a loss or a gradient is NaN or infinite.
+            NonFiniteError: a loss, a gradient or the direction is NaN or infinite, and is not to be skipped.
             ModelChanged: parameters were added, removed, frozen, cast or moved since the last call.
         """
         self._check_model()
         guard = Guard(self.objective.model, self.objective.parameters)
         memory = self._engine.name, self.estimator.state_dict(), self.weighting.state_dict()
+        anchored, step = False, None
         try:
             with torch.no_grad():
                 update = self.estimator.update(self.t)
@@ -174,22 +188,36 @@ class MultiGradient(Stateful):
                 with full_precision(self.objective.devices):
                     weights = checked(self.weighting(self._ledger.gramian(self.t)), len(losses))
                     direction, sq_norm = self._ledger.pending.combine(weights)
+                    check_direction(direction, sq_norm, self._ledger.pending, weights, self.t)
                 self.estimator.record(float(sq_norm), anchored=anchored)
+                made = Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
+            with Undisturbed():
+                self._ledger.commit(remember_rows=self.estimator.remembers, remember_point=self.estimator.two_point)
+                self._write(direction)
+                self.objective.count = len(losses)
+                self.t += 1
+                self.samples += account.samples
+                self.gradients += account.gradients
+                self._skips.made()
+                step = made
+            return step
         except BaseException as error:
+            if step is not None:
+                raise  # a signal that had to wait
             self._take_back(guard, *memory, error)
+            if isinstance(error, NonFiniteError) and self._skips.take(error):
+                return self._skipped_step(anchored)
             raise
-        self._ledger.commit(remember_rows=self.estimator.remembers, remember_point=self.estimator.two_point)
-        self._write(direction)
-        self.objective.count = len(losses)
-        self.t += 1
-        self.samples += account.samples
-        self.gradients += account.gradients
-        return Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
 
     @property
     def engine(self) -> str:
         """How rows are differentiated; ``"auto"`` until the first step has shown how many objectives there are."""
         return self._engine.name
+
+    @property
+    def skipped(self) -> int:
+        """How many calls met NaN or infinity and were left out (``on_nonfinite="skip"``)."""
+        return self._skips.total
 
     def reset(self) -> None:
         """Start the estimator again from the model as it is now; counters and the weighting go on."""
@@ -233,13 +261,19 @@ class MultiGradient(Stateful):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides the future, as copies that load with ``torch.load(weights_only=True)``."""
+        """Return everything that decides the future, as copies that load with ``torch.load(weights_only=True)``.
+
+        Options given when the object was built, such as a period, beta or ``on_nonfinite``, are not part of it: where a
+        state is loaded into an object with other options, those of that object hold from there on.
+        """
         return {
             "kind": "MultiGradient",
             "version": 1,
             "step": self.t,
             "samples": self.samples,
             "gradients": self.gradients,
+            "skipped": self._skips.total,
+            "skipped_in_a_row": self._skips.in_a_row,
             "objectives": self.objective.count,
             "engine": self.engine,
             "rows": self.rows(),
@@ -251,6 +285,8 @@ class MultiGradient(Stateful):
 
     def check_state(self, state: Any, path: str = "MultiGradient") -> None:
         """Raise StateMismatch if ``state`` does not fit this object, naming the entry and the parameter."""
+        if isinstance(state, dict):
+            state = {**_LATER, **state}
         if not isinstance(state, dict) or set(state) != _ENTRIES or state["kind"] != "MultiGradient":
             found = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
             raise StateMismatch(f"the state of {path} must be a dict with {sorted(_ENTRIES)}, found {found}")
@@ -279,8 +315,10 @@ class MultiGradient(Stateful):
         if not self.objective.unchanged():
             self._adopt()
         self.check_state(state)
+        state = {**_LATER, **state}
         snapshot.load(self._ledger, state["rows"], state["previous"], state["layout"])
         self.t, self.samples, self.gradients = state["step"], state["samples"], state["gradients"]
+        self._skips.total, self._skips.in_a_row = state["skipped"], state["skipped_in_a_row"]
         self.objective.count, self._engine.name = state["objectives"], state["engine"]
         self.estimator.load_state_dict(state["estimator"])
         self.weighting.load_state_dict(state["weighting"])
@@ -317,10 +355,16 @@ class MultiGradient(Stateful):
         except BaseException as second:
             self.reset()
             error.add_note(f"the rows could not be restored ({second!r}): the estimator starts again at the next step")
-        guard.restore()
-        self._engine.name = engine
-        self.estimator.load_state_dict(estimator)
-        self.weighting.load_state_dict(weighting)
+        with Undisturbed():
+            guard.restore()
+            self._engine.name = engine
+            self.estimator.load_state_dict(estimator)
+            self.weighting.load_state_dict(weighting)
+
+    def _skipped_step(self, anchored: bool) -> Step:
+        self._write([None] * len(self.objective.parameters))
+        nothing = torch.full((self.objective.returned,), torch.nan)
+        return Step(nothing, nothing.clone(), torch.tensor(torch.nan), anchored, skipped=True)
 
     def _write(self, direction: list[Tensor | None]) -> None:
         for parameter in self.objective.frozen:

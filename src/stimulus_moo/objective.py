@@ -55,7 +55,8 @@ class Objective:
                 f"{type(shared).__name__}"
             )
         self.shared = None if shared is None else list(shared)
-        self.count: int | None = None  # S, known after the first evaluation
+        self.count: int | None = None  # S, known after the first step
+        self.returned = 0  # how many losses the last evaluation returned
         self.adopt()
 
     def adopt(self) -> None:
@@ -113,6 +114,7 @@ class Objective:
         torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
         with torch.enable_grad():
             losses = self._scalars(self.losses(self.model, piece))
+        self.returned = len(losses)
         values = torch.stack([loss.detach() for loss in losses])
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         require_finite(values, step)
