@@ -1,4 +1,4 @@
-"""Numbers that go wrong: each case has one outcome, an error that says where, or a step that is left out and counted."""
+"""Numbers that go wrong: each case has one outcome, an error that says where or a step left out and counted."""
 
 from __future__ import annotations
 

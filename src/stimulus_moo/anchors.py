@@ -56,7 +56,7 @@ class FullAnchor(Anchor):
         for count, batch in enumerate(self.iterable):
             if count == most:
                 raise InvalidBatch(
-                    f"the anchor has given {count} batches and does not say how many it has, so it may be endless; pass "
+                    f"the anchor has given {count} batches and does not say how many it has: it may be endless; pass "
                     "AdaptiveBatch(stream, ...) for a stream, or give a finite anchor a __len__"
                 )
             yield batch

@@ -56,7 +56,10 @@ class NotWritten(StimulusError, OSError):
     def __init__(self, path: str | PathLike[str], error: OSError) -> None:
         reason = error.strerror or str(error)
         super().__init__(error.errno, reason, str(path))
-        self._message = f"{path} could not be written ({reason}); what was there before is whole"
+        self._message = (
+            f"{path} could not be written ({reason}); what was there before is whole: mend the disk or the folder, and go "
+            "on from there"
+        )
 
     def __str__(self) -> str:
         return self._message

@@ -175,7 +175,7 @@ class MultiGradient(Stateful):
         self._check_model()
         guard = Guard(self.objective.model, self.objective.parameters)
         memory = self._engine.name, self.estimator.state_dict(), self.weighting.state_dict()
-        anchored, step = False, None
+        anchored = finished = False
         try:
             with torch.no_grad():
                 update = self.estimator.update(self.t)
@@ -190,7 +190,7 @@ class MultiGradient(Stateful):
                     direction, sq_norm = self._ledger.pending.combine(weights)
                     check_direction(direction, sq_norm, self._ledger.pending, weights, self.t)
                 self.estimator.record(float(sq_norm), anchored=anchored)
-                made = Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
+                step = Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
             with Undisturbed():
                 self._ledger.commit(remember_rows=self.estimator.remembers, remember_point=self.estimator.two_point)
                 self._write(direction)
@@ -199,10 +199,10 @@ class MultiGradient(Stateful):
                 self.samples += account.samples
                 self.gradients += account.gradients
                 self._skips.made()
-                step = made
+                finished = True
             return step
         except BaseException as error:
-            if step is not None:
+            if finished:
                 raise  # a signal that had to wait
             self._take_back(guard, *memory, error)
             if isinstance(error, NonFiniteError) and self._skips.take(error):

@@ -89,8 +89,8 @@ def run_line(summary: dict[str, Any]) -> str:
     skipped = f" ({summary['skipped']:,} skipped)" if summary.get("skipped") else ""
     return (
         f"{name}: {summary['steps']:,} steps{skipped}, {summary['samples']:,} samples, "
-        f"{summary['gradients']:,} gradients, training losses {_some(summary['full_losses'])}, stationarity {_number(summary['stationarity'])}, "
-        f"{summary['seconds']:.1f} s"
+        f"{summary['gradients']:,} gradients, training losses {_some(summary['full_losses'])}, "
+        f"stationarity {_number(summary['stationarity'])}, {summary['seconds']:.1f} s"
     )
 
 
