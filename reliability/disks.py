@@ -27,8 +27,9 @@ from stimulus_moo.lab.storage import RunError
 
 TITLE = "Disks and signals"
 TEXT = """
-A fault strikes a run after its first checkpoints; it is taken away again, and the run is resumed and compared with one that
-nobody disturbed. "Disk full" is a file system of 4 MB, filled up to some bytes. "Removed": the directory is moved away.
+A fault strikes a run after its first checkpoints; it is taken away again, and the run is resumed and compared with one
+that nobody disturbed. "Disk full" is a file system of 4 MB, filled up to some bytes. "Removed": the directory is moved
+away.
 """
 COLUMNS = ("fault", "what is said", "exit code", "checkpoints whole", "resumed run equal")
 

@@ -23,12 +23,11 @@ from stimulus_moo import checkpoint
 
 TITLE = "Kills"
 TEXT = """
-A run of `digits` with a checkpoint every third step is killed by SIGKILL, resumed, killed again, until it is done; then the
-next one starts. *A random moment*: the process is killed from outside, at a time drawn over the length of a run without its first third, in
-which packages are imported.
-*A write*: it is killed at an operation on the disk that was drawn from all of them, and half of that operation is done.
-Every finished run is compared with one that nobody disturbed: `metrics.jsonl` byte for byte, every tensor of the last
-checkpoint bit for bit, `summary.json` apart from the seconds.
+A run of `digits` with a checkpoint every third step is killed by SIGKILL, resumed, killed again, until it is done; then
+the next one starts. *At a random moment*: the process is killed from outside, at a time drawn over the length of a run
+without its first third, in which packages are imported. *At a write*: it is killed at an operation on the disk drawn
+from all of them, with half of that operation done. Every finished run is compared with one that nobody disturbed:
+`metrics.jsonl` byte for byte, every tensor of the last checkpoint bit for bit, `summary.json` apart from the seconds.
 """
 COLUMNS = ("kills", "runs", "killed", "half-written files found", "lines lost", "lines doubled", "bytes lost", "equal")
 KILLS = 50

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stimulus_moo.batches import require_batches
 from stimulus_moo.errors import InvalidBatch, InvalidOption
 from stimulus_moo.options import positive_integer, real, seed_number
 from stimulus_moo.sources import Collate, Source, Stream, as_source
@@ -231,14 +232,5 @@ def as_anchor(anchor: Any) -> Anchor:
     """
     if isinstance(anchor, Anchor):
         return anchor
-    if not isinstance(anchor, Iterable) or isinstance(anchor, Tensor | Mapping | str):
-        raise InvalidOption(
-            "anchor must be an iterable of batches (a DataLoader over the whole data set) or an AdaptiveBatch, "
-            f"found {type(anchor).__name__}"
-        )
-    if isinstance(anchor, Iterator):
-        raise InvalidOption(
-            f"anchor must be something that can be iterated again, found {type(anchor).__name__}, which is spent after "
-            "one pass; pass a DataLoader or a list of batches"
-        )
+    require_batches("anchor", anchor, again=True)
     return FullAnchor(anchor)

@@ -57,8 +57,8 @@ class NotWritten(StimulusError, OSError):
         reason = error.strerror or str(error)
         super().__init__(error.errno, reason, str(path))
         self._message = (
-            f"{path} could not be written ({reason}); what was there before is whole: mend the disk or the folder, and go "
-            "on from there"
+            f"{path} could not be written ({reason}); what was there before is whole: mend the disk or the folder, "
+            "and go on from there"
         )
 
     def __str__(self) -> str:

@@ -15,11 +15,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo import checkpoint as checkpoints
+from stimulus_moo.batches import require_batches
 from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.objective import Losses
-from stimulus_moo.options import positive_integer, real
+from stimulus_moo.options import optional_function, positive_integer, real, seed_number
 from stimulus_moo.progress import ProgressBar
 from stimulus_moo.result import Result
 from stimulus_moo.run import Run, take_over
@@ -152,6 +153,10 @@ def fit(
     check_options(options)
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise InvalidOption(f"workers must be 0 or a positive integer, found {workers!r}")
+    for name, function in (("optimizer", optimizer), ("scheduler", scheduler), ("collate_fn", collate_fn)):
+        optional_function(name, function)
+    if evaluation is not None:
+        require_batches("evaluation", evaluation, again=True)
     source = as_source(dataset, collate_fn, workers=workers, pin=_on_accelerator(model))
     batch_size, period = _sizes(source, batch_size, period)
     settings = Settings(
@@ -161,7 +166,7 @@ def fit(
         batch_size=batch_size,
         period=period,
         anchor_batch=positive_integer("anchor_batch", anchor_batch),
-        seed=int(seed),
+        seed=seed_number(seed),
         **options,
     )
     limits = _Limits.check(steps, gradients, tolerance, evaluate_every, period)

@@ -376,5 +376,5 @@ class MultiGradient(Stateful):
 def _device(device: torch.device | str | None) -> torch.device | None:
     try:
         return None if device is None else torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise InvalidOption(f"rows_device must be a device such as 'cpu', found {device!r}") from error

@@ -49,7 +49,7 @@ class Objective:
         self.losses = losses
         self.micro_batch = None if micro_batch is None else positive_integer("micro_batch", micro_batch)
         self.batch_size = batch_size
-        if shared is not None and not isinstance(shared, Iterable):
+        if shared is not None and (not isinstance(shared, Iterable) or isinstance(shared, Tensor)):
             raise InvalidOption(
                 f"shared must be an iterable of parameters, for instance model.trunk.parameters(), found "
                 f"{type(shared).__name__}"

@@ -234,7 +234,7 @@ class Batches:
         size = len(self.source)
         epoch, slot = divmod(step, size // self.size)
         while True:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % (1 << 64))
             order = torch.randperm(size, generator=generator)
             yield from order[slot * self.size : size // self.size * self.size].split(self.size)
             epoch, slot = epoch + 1, 0
@@ -251,8 +251,10 @@ class Batches:
 
 
 def _on_device(model: torch.nn.Module, losses: Losses) -> Losses:
+    if not isinstance(model, torch.nn.Module) or not callable(losses):
+        return losses  # which are refused where they are used
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    if device.type == "cpu" or not callable(losses):
+    if device.type == "cpu":
         return losses
 
     def moved(model: Any, batch: Any) -> Any:

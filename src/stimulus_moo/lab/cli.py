@@ -44,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     help="Stochastic multi-objective learning with variance-reduced multi-gradients: the paper's claims as commands.",
     epilog="Exit codes: 0 done; 1 data check found damage; 2 cannot be done as asked; 3 the run or the fit diverged; "
-    "130 and 143 stopped by Ctrl-C or SIGTERM, and can be resumed.",
+    "70 something that should not happen; 130 and 143 stopped by Ctrl-C or SIGTERM, and can be resumed.",
 )
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_rank.app, name="rank")
@@ -86,7 +86,9 @@ def run(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Of the model's start, the batches and every other draw.", show_default="0"),
+        typer.Option(
+            min=0, max=(1 << 63) - 1, help="Of the model's start, the batches and every other draw.", show_default="0"
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -149,7 +151,7 @@ def compare(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="How many seeds: 0, 1, ...", show_default="3, or 1 with --quick"),
+        typer.Option(min=1, max=10_000, help="How many seeds: 0, 1, ...", show_default="3, or 1 with --quick"),
     ] = None,
     out: Annotated[Path, typer.Option(help="The directory that holds all the runs.")] = RUNS,
     data: Data = None,
