@@ -26,8 +26,8 @@ from stimulus_moo.lab.cli_options import OPTIONS
 TITLE = "Calls"
 TEXT = """
 Junk in place of one or several arguments of a public constructor, of `fit`, and of the command line. A call must
-return, or raise a `StimulusError` (on the command line: exit with 0, 1, 2 or 3 and print no traceback), and a call that raises
-must leave the model as it was.
+return, or raise a `StimulusError` (on the command line: exit with 0, 1, 2 or 3 and print no traceback), and a call that
+raises must leave the model as it was.
 """
 COLUMNS = ("what is called", "calls", "returned", "refused with a typed error", "other exceptions", "models changed")
 EXAMPLES = 2000
