@@ -18,8 +18,8 @@ from pathlib import Path
 TITLE = "Files"
 TEXT = """
 Files made up by [atheris](https://github.com/google/atheris) from sound examples, guided by the branches the readers
-take. A file must be read or refused with a `StimulusError`; one that takes more than 10 seconds or 2 GB of memory counts
-as a failure. The tests fuzz the same readers with hypothesis.
+take. A file must be read or refused with a `StimulusError`; one that takes more than 10 seconds or 2 GB of memory is a
+failure. The tests fuzz the same readers with hypothesis.
 """
 COLUMNS = ("kind of file", "files", "branches seen", "failures")
 RUNS = 20_000

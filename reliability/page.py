@@ -79,7 +79,8 @@ def _command(name: str) -> str:
 
 def _origin(name: str, found: Section) -> str:
     quick = "**A quick run, which shows only that it works.** " if found["quick"] else ""
+    torch = found["versions"].get("torch")
     return (
-        f"{quick}{_command(name)}, {found['date']}, {found['seconds']} s, commit {found['commit']}; {found['machine']}, "
-        f"{found['threads']} torch threads; Python {found['python']}, torch {found['versions'].get('torch')}.\n"
+        f"{quick}{_command(name)}, {found['date']}, {found['seconds']} s, commit {found['commit']}; "
+        f"{found['machine']}, {found['threads']} torch threads; Python {found['python']}, torch {torch}.\n"
     )

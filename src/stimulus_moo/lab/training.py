@@ -129,7 +129,7 @@ class Training:
         return {
             **recorder.finish(result.history, self.settings.evaluate_every),
             "steps": result.steps,
-            "full_losses": result.losses,
+            "full_losses": result.losses or None,  # None: nothing finite could be measured
             "stationarity": result.stationarity,
             "stopped": result.stopped,
             "skipped": result.skipped,
