@@ -1,7 +1,7 @@
 """``make lint`` asks pip-audit for known vulnerabilities of what is installed, where there is a network to ask over.
 
-Without pip-audit or a network it says so and passes. What is found is printed; it fails only with ``--strict``, because a
-report that appears overnight must not stop everybody's work.
+Without pip-audit or a network it says so and passes. What is found is printed; it fails only with ``--strict``, because
+a report that appears overnight must not stop everybody's work.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from reliability import calls
 from stimulus_moo import InvalidBatch, MultiGradient, Recursive, fit
 from tests.harness import cut, data, differing, everything, two_heads, two_losses
 
-EXAMPLES = 40
+EXAMPLES = 30
 
 
 @pytest.mark.filterwarnings("ignore::stimulus_moo.StimulusWarning")

@@ -21,7 +21,7 @@ from stimulus_moo.lab.data.registry import DataFile
 from stimulus_moo.lab.runner import run_one
 from tests.lab import fake_lab
 
-ROUNDS = 8  # kills
+ROUNDS = 6  # kills
 CONTENT = bytes(range(256)) * 2000
 
 

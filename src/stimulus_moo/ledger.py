@@ -73,6 +73,7 @@ class Ledger:
         self._reach: list[int] = []  # what the rows reached before they were updated in place
         self._torn = False  # is a change in place under way?
         self._visit: swapped | None = None  # the last exchange of x_t and x_{t-1}
+        self._intake: Intake | None = None  # the last one
 
     def apply(self, update: Update, batch: Any, step: int, guard: Guard) -> Account:
         """Build U_t from U_{t-1}; nothing is final before ``commit``."""
@@ -124,13 +125,15 @@ class Ledger:
             self.rows = self._pending
         else:
             self._spare = self._pending
-        self._pending = None
+        self._pending = self._intake = None
         self._journal.clear()
 
     def roll_back(self) -> None:
         """Take back what ``apply`` did; rows updated in place are restored by evaluating the update again."""
         if self._visit is not None:
             self._visit.back()
+        if self._intake is not None and self._intake.close is not None:
+            self._intake.close()
         pending, self._pending = self._pending, None
         journal, self._journal = self._journal, []
         torn, self._torn = self._torn, False
@@ -272,7 +275,7 @@ class Ledger:
         evaluated = self.objective.evaluate(piece, step)
         target = self._target(evaluated.graphs)
         large = not self._staged(target)
-        intake = Intake(target, weight, step, careful=large, square=square)
+        intake = self._intake = Intake(target, weight, step, careful=large, square=square)
         if guard is not None:
             self._journal.append(Entry(piece, at_previous, intake, guard))
         self.engine.differentiate(evaluated.graphs, self.objective.parameters, intake, large=large)

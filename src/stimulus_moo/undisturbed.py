@@ -62,3 +62,13 @@ class Undisturbed:
             except BaseException:  # raised by a handler that is back already: put the others back all the same
                 self._restore()
                 raise
+
+
+def surely(action: Callable[[], None]) -> None:
+    """Take a short action that may be repeated to its end, also where a signal strikes just before or after it."""
+    try:
+        with Undisturbed():
+            action()
+    except BaseException:
+        action()
+        raise
