@@ -216,7 +216,15 @@ class MultiGradient(Stateful):
 
     @property
     def skipped(self) -> int:
-        """How many calls met NaN or infinity and were left out (``on_nonfinite="skip"``)."""
+        """How many calls met NaN or infinity and were left out.
+
+        >>> import torch
+        >>> from stimulus_moo import MiniBatch, MultiGradient
+        >>> model = torch.nn.Linear(2, 2)
+        >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), MiniBatch(), on_nonfinite="skip")
+        >>> mg.backward(torch.full((4, 2), torch.nan)).skipped, mg.skipped, model.weight.grad
+        (True, 1, None)
+        """
         return self._skips.total
 
     def reset(self) -> None:
