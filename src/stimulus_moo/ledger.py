@@ -112,21 +112,23 @@ class Ledger:
         return self._pending
 
     def commit(self, *, remember_rows: bool, remember_point: bool) -> None:
-        """Make the update final: U_t takes the place of U_{t-1}, x_t that of x_{t-1}."""
+        """Make the update final, U_t for U_{t-1} and x_t for x_{t-1}; to be called again where a signal has cut it."""
+        if self._pending is None:
+            return
         if remember_point:  # first: it is what may run out of memory
             if self.previous is None:
                 self.previous = [parameter.detach().clone() for parameter in self.objective.parameters]
             else:
                 with torch.no_grad():
                     torch._foreach_copy_(self.previous, list[Tensor](self.objective.parameters))
-        self.layout = self.pending.layout
+        self.layout = self._pending.layout
         if remember_rows:
             self._spare = self.rows if self.rows is not self._pending else None
             self.rows = self._pending
         else:
             self._spare = self._pending
-        self._pending = self._intake = None
         self._journal.clear()
+        self._pending = self._intake = None
 
     def roll_back(self) -> None:
         """Take back what ``apply`` did; rows updated in place are restored by evaluating the update again."""

@@ -23,7 +23,7 @@ from stimulus_moo.objective import Losses, Objective
 from stimulus_moo.options import choice, positive_integer
 from stimulus_moo.rows import Storage
 from stimulus_moo.state import Stateful
-from stimulus_moo.undisturbed import Undisturbed
+from stimulus_moo.undisturbed import Undisturbed, surely
 from stimulus_moo.weightings.base import GramianToWeights, as_weighting, checked
 from stimulus_moo.weightings.min_norm import MinNorm
 
@@ -175,7 +175,7 @@ class MultiGradient(Stateful):
         self._check_model()
         guard = Guard(self.objective.model, self.objective.parameters)
         memory = self._engine.name, self.estimator.state_dict(), self.weighting.state_dict()
-        anchored = finished = False
+        anchored, t, mode = False, self.t, torch.is_grad_enabled()
         try:
             with torch.no_grad():
                 update = self.estimator.update(self.t)
@@ -191,19 +191,21 @@ class MultiGradient(Stateful):
                     check_direction(direction, sq_norm, self._ledger.pending, weights, self.t)
                 self.estimator.record(float(sq_norm), anchored=anchored)
                 step = Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
-            with Undisturbed():
+            samples, gradients = self.samples + account.samples, self.gradients + account.gradients
+
+            def finish() -> None:
                 self._ledger.commit(remember_rows=self.estimator.remembers, remember_point=self.estimator.two_point)
                 self._write(direction)
                 self.objective.count = len(losses)
-                self.t += 1
-                self.samples += account.samples
-                self.gradients += account.gradients
+                self.t, self.samples, self.gradients = t + 1, samples, gradients
                 self._skips.made()
-                finished = True
+
+            surely(finish)
             return step
         except BaseException as error:
-            if finished:
-                raise  # a signal that had to wait
+            torch.set_grad_enabled(mode)  # a signal may strike on the way out of a context
+            if self.t > t:
+                raise  # a signal that had to wait for the end of the step
             self._take_back(guard, *memory, error)
             if isinstance(error, NonFiniteError) and self._skips.take(error):
                 return self._skipped_step(anchored)
