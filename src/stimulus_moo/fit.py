@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo import checkpoint as checkpoints
-from stimulus_moo.batches import require_batches
+from stimulus_moo.batches import leading_size, require_batches
 from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
 from stimulus_moo.multigradient import MultiGradient
@@ -157,6 +157,8 @@ def fit(
         optional_function(name, function)
     if evaluation is not None:
         require_batches("evaluation", evaluation, again=True)
+        for batch in evaluation if isinstance(evaluation, list | tuple) else ():
+            leading_size(batch)  # refused now, not after the training
     source = as_source(dataset, collate_fn, workers=workers, pin=_on_accelerator(model))
     batch_size, period = _sizes(source, batch_size, period)
     settings = Settings(
