@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check 
 # One thread each: the models are small, and threads that wait for each other are slower on a busy machine.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint bench reproduce docs clean
+.PHONY: demo test lint bench faults soak reproduce docs clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.lab: pyproject.toml constraints.txt
@@ -24,6 +24,10 @@ $(VENV)/.bench: $(VENV)/.dev
 	@$(PIP) -e ".[bench]"
 	@touch $@
 
+$(VENV)/.fuzz: $(VENV)/.dev
+	@$(PIP) -e ".[fuzz]" || echo "atheris cannot be installed here: \`make faults\` will say so and not fuzz files"
+	@touch $@
+
 $(VENV)/.docs: $(VENV)/.dev
 	@$(PIP) -e ".[docs]"
 	@touch $@
@@ -35,6 +39,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@$(BIN)/python -m reliability.audit
 
 test: lint  ## everything a change must pass, under 10 minutes on 2 cores
 	$(BIN)/pytest -n 2
@@ -42,6 +47,13 @@ test: lint  ## everything a change must pass, under 10 minutes on 2 cores
 # All, half an hour on a quiet machine, or some: `make bench BENCH="step_cost solver"`.
 bench: $(VENV)/.bench  ## the benchmarks against peers, into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# All but the soak, half an hour, or some: `make faults FAULTS="kills disks"`.
+faults: $(VENV)/.fuzz  ## kills, full disks, junk and hostile files, into docs/reliability.md
+	$(BIN)/python -m reliability $(FAULTS)
+
+soak: $(VENV)/.dev  ## half an hour of small steps: memory, file handles, time per step
+	$(BIN)/python -m reliability soak
 
 reproduce: $(VENV)/.lab  ## every experiment of the paper, resumable, into runs/reproduction and docs/reproduction.md
 	OMP_NUM_THREADS=2 $(BIN)/python -m stimulus_moo.lab.reproduce --out runs/reproduction --page docs/reproduction.md

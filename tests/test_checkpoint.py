@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stimulus_moo import InvalidOption, StateMismatch, StimulusWarning, checkpoint, fit
+from stimulus_moo import InvalidOption, NotWritten, StateMismatch, StimulusWarning, checkpoint, fit
 from stimulus_moo.files import write_whole
 
 
@@ -23,6 +23,7 @@ def state(step: int) -> dict[str, Any]:
 
 def test_the_last_few_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path) is None
+    (tmp_path / "new").mkdir()
     for step in (5, 10, 1_000_000_000, 7):
         checkpoint.save(tmp_path / "new", state(step), keep=3)
     assert [path.name for path in checkpoint.files(tmp_path / "new")] == [
@@ -137,10 +138,66 @@ class TestWriteWhole:
                 path.unlink()
             folder.rmdir()
 
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(NotWritten, match=r"could not be written .No such file"):
             write_whole(folder / "a", fails)
 
     def test_others_may_read_it_as_the_umask_says(self, tmp_path: Path) -> None:
         (tmp_path / "plain").write_bytes(b"")
         write_whole(tmp_path / "whole", lambda file: file.write(b"x"))
         assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+class TestForeignStates:
+    """Whole checkpoints, with the right checksum, of something that does not fit."""
+
+    def losses(self, model: Any, batch: Any) -> Any:
+        return model(batch).square().mean(0)
+
+    def run(self, folder: Path, model: torch.nn.Module, **options: Any) -> Any:
+        x = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
+        return fit(model, self.losses, x, lr=0.01, steps=6, checkpoint=folder, checkpoint_every=2, **options)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda state: state.pop("settings"),
+            lambda state: state.pop("random"),
+            lambda state: state.update(model={"weight": 3}),
+            lambda state: state["model"].pop("bias"),
+            lambda state: state.update(optimizer=None),
+            lambda state: state.update(history={"counts": 1}),
+            lambda state: state.update(multigradient=[]),
+            lambda state: state["random"].update(cpu=torch.zeros(3)),
+        ],
+    )
+    def test_they_are_refused_and_the_model_is_as_it_was(self, tmp_path: Path, change: Any) -> None:
+        self.run(tmp_path, torch.nn.Linear(2, 2))
+        for path in checkpoint.files(tmp_path):
+            state = checkpoint.read(path)
+            change(state)
+            path.unlink()
+            checkpoint.save(tmp_path, state, keep=9)
+        model = torch.nn.Linear(2, 2)
+        before, random = [p.detach().clone() for p in model.parameters()], torch.get_rng_state()
+        with pytest.raises(StateMismatch):
+            self.run(tmp_path, model, resume=True)
+        assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+        assert torch.equal(torch.get_rng_state(), random)
+
+    def test_a_checkpoint_of_the_version_before_this_one_goes_on(self, tmp_path: Path) -> None:
+        """It counts no skipped steps."""
+        torch.manual_seed(0)
+        whole = self.run(tmp_path / "whole", torch.nn.Linear(2, 2))
+        (tmp_path / "old").mkdir()
+        state = checkpoint.read(checkpoint.files(tmp_path / "whole")[1])
+        assert state["step"] == 4
+        del (
+            state["multigradient"]["skipped"],
+            state["multigradient"]["skipped_in_a_row"],
+            state["history"]["skipped_at"],
+        )
+        checkpoint.save(tmp_path / "old", state, keep=1)
+        torch.manual_seed(0)
+        resumed = self.run(tmp_path / "old", torch.nn.Linear(2, 2), resume=True)
+        assert torch.equal(resumed.model.weight, whole.model.weight)
+        assert resumed.history["losses"] == whole.history["losses"]

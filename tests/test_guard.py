@@ -67,13 +67,16 @@ def test_random_state_comes_back() -> None:
     assert torch.equal(torch.rand(3), first)
 
 
-def test_swapped_exchanges_and_brings_back_bit_for_bit() -> None:
+@pytest.mark.parametrize("large", [False, True])
+def test_swapped_puts_values_in_and_brings_back_bit_for_bit(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if large:
+        monkeypatch.setattr("stimulus_moo.guard._SMALL", 0)
     own = [nn.Parameter(torch.tensor([0.1, 0.2])), nn.Parameter(torch.tensor(3.0, dtype=torch.float64))]
     others = [torch.tensor([1.1, 1.2]), torch.tensor(4.0, dtype=torch.float64)]
     before = [p.detach().clone() for p in own], [o.clone() for o in others]
     with swapped(own, others):
         assert same([p.detach() for p in own], before[1])
-        assert same(others, before[0])
+        assert same(others, before[0 if large else 1])  # large ones wait in the others' place
     assert same(([p.detach() for p in own], others), before)
     with pytest.raises(KeyboardInterrupt), swapped(own, others):
         raise KeyboardInterrupt

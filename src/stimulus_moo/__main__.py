@@ -15,6 +15,9 @@ def main() -> None:
     except MissingDependency as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("stopped: nothing was begun", file=sys.stderr)
+        raise SystemExit(130) from None
     app(prog_name="stimulus-moo")
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sized
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stimulus_moo.errors import InvalidOption
+from stimulus_moo.batches import require_batches
+from stimulus_moo.errors import InvalidBatch, InvalidOption
 from stimulus_moo.options import positive_integer, real, seed_number
 from stimulus_moo.sources import Collate, Source, Stream, as_source
 from stimulus_moo.state import Stateful
 
+_MOST_BATCHES = 1 << 16  # of an anchor without a length
 _PIECES = 4  # an anchor that estimates sigma^2 is evaluated in at least this many pieces, where it has the samples
 
 
@@ -37,14 +39,28 @@ class Anchor(Stateful, ABC):
 
 
 class FullAnchor(Anchor):
-    """Every batch of an iterable that can be iterated again, such as a DataLoader over the whole data set."""
+    """Every batch of an iterable that can be iterated again, such as a DataLoader over the whole data set.
+
+    One that does not say how long it is may give 65,536 batches; beyond that it is taken for endless.
+    """
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         self.iterable = iterable
 
     def batches(self) -> Iterator[Any]:
-        """Yield all batches."""
-        yield from self.iterable
+        """Yield all batches.
+
+        Raises:
+            InvalidBatch: there seems to be no end of them.
+        """
+        most = math.inf if isinstance(self.iterable, Sized) else _MOST_BATCHES
+        for count, batch in enumerate(self.iterable):
+            if count == most:
+                raise InvalidBatch(
+                    f"the anchor has given {count} batches and does not say how many it has: it may be endless; pass "
+                    "AdaptiveBatch(stream, ...) for a stream, or give a finite anchor a __len__"
+                )
+            yield batch
 
 
 class FullPass:
@@ -216,14 +232,5 @@ def as_anchor(anchor: Any) -> Anchor:
     """
     if isinstance(anchor, Anchor):
         return anchor
-    if not isinstance(anchor, Iterable) or isinstance(anchor, Tensor | Mapping | str):
-        raise InvalidOption(
-            "anchor must be an iterable of batches (a DataLoader over the whole data set) or an AdaptiveBatch, "
-            f"found {type(anchor).__name__}"
-        )
-    if isinstance(anchor, Iterator):
-        raise InvalidOption(
-            f"anchor must be something that can be iterated again, found {type(anchor).__name__}, which is spent after "
-            "one pass; pass a DataLoader or a list of batches"
-        )
+    require_batches("anchor", anchor, again=True)
     return FullAnchor(anchor)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from stimulus_moo.errors import InvalidBatch
+from stimulus_moo.errors import InvalidBatch, InvalidOption
 
 
 def tensors(batch: Any) -> Iterator[Tensor]:
@@ -45,6 +45,20 @@ def rebuild(batch: Any, change: Callable[[Any], Any]) -> Any:
             object.__setattr__(changed, field.name, rebuild(getattr(batch, field.name), change))
         return changed
     return change(batch)
+
+
+def require_batches(name: str, value: Any, *, again: bool = False) -> None:
+    """Refuse what is no iterable of batches, or with ``again`` one that can be iterated only once."""
+    if not isinstance(value, Iterable) or isinstance(value, Tensor | Mapping | str | bytes):
+        raise InvalidOption(
+            f"{name} must be an iterable of batches (a DataLoader or a list), found {type(value).__name__}; "
+            "for a single batch pass [batch]"
+        )
+    if again and isinstance(value, Iterator):
+        raise InvalidOption(
+            f"{name} must be something that can be iterated again, found {type(value).__name__}, which is spent after "
+            "one pass; pass a DataLoader or a list of batches"
+        )
 
 
 def leading_size(batch: Any) -> int:

@@ -6,8 +6,9 @@ import hashlib
 import io
 import re
 import warnings
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import torch
 
@@ -26,8 +27,11 @@ def files(folder: Path) -> list[Path]:
 
 
 def save(folder: Path, state: dict[str, Any], keep: int) -> None:
-    """Write a checkpoint beside the older ones, and remove those beyond the last ``keep``."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a checkpoint beside the older ones, and remove those beyond the last ``keep``.
+
+    Raises:
+        NotWritten: the folder is full, read-only or gone; the older ones are whole.
+    """
     inside = io.BytesIO()
     torch.save(state, inside)
     payload = inside.getbuffer()
@@ -37,9 +41,35 @@ def save(folder: Path, state: dict[str, Any], keep: int) -> None:
         "sha256": hashlib.sha256(payload).hexdigest(),
         "payload": torch.frombuffer(payload, dtype=torch.uint8),
     }
-    write_whole(folder / f"checkpoint-{state['step']:09d}.pt", lambda file: torch.save(outside, file))
+    write_whole(folder / f"checkpoint-{state['step']:09d}.pt", lambda file: _write(outside, file))
     for old in files(folder)[keep:]:
         old.unlink(missing_ok=True)
+
+
+class _Remembering:
+    """A file whose first failure is kept, because torch would report it as a position that it did not expect."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            if self.error is None:
+                self._file.write(data)
+        except OSError as error:
+            self.error = error
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        """Leave it to whoever opened the file."""
+
+
+def _write(content: dict[str, Any], file: BinaryIO) -> None:
+    remembering = _Remembering(file)
+    torch.save(content, remembering)  # type: ignore[arg-type]
+    if remembering.error is not None:
+        raise remembering.error
 
 
 def sweep(folder: Path) -> None:
@@ -78,7 +108,8 @@ def read(path: Path) -> dict[str, Any]:
         StateMismatch: the file is damaged, foreign or of another version.
     """
     try:
-        outside = torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:
+            outside = _load(file, path.stat().st_size)
     except Exception as error:
         raise StateMismatch(f"{path} cannot be read as a checkpoint ({_first_line(error)})") from error
     if not isinstance(outside, dict) or outside.get("kind") != KIND:
@@ -93,9 +124,25 @@ def read(path: Path) -> dict[str, Any]:
     inside = payload.numpy().tobytes()
     if hashlib.sha256(inside).hexdigest() != outside.get("sha256"):
         raise StateMismatch(f"{path} is damaged (its checksum is another one)")
-    state = torch.load(io.BytesIO(inside), map_location="cpu", weights_only=True)
-    assert isinstance(state, dict)
+    try:
+        state = _load(io.BytesIO(inside), len(inside))
+    except Exception as error:
+        raise StateMismatch(f"{path} holds something else than a run ({_first_line(error)})") from error
+    if not isinstance(state, dict) or not isinstance(state.get("step"), int):
+        raise StateMismatch(f"{path} holds something else than a run ({type(state).__name__})")
     return state
+
+
+def _load(file: IO[bytes], size: int) -> Any:
+    """Load an archive of ``torch.save`` that unpacks to no more than it is, running nothing that is inside."""
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("a packed archive, which torch does not write")
+        if sum(entry.file_size for entry in entries) > size:
+            raise ValueError("an archive that claims to hold more than it is long")
+    file.seek(0)
+    return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def random_state() -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
 
 class StimulusError(Exception):
     """Base of every error this library raises on purpose."""
@@ -43,6 +45,27 @@ class ModelChanged(StimulusError, RuntimeError):
 
 class StateMismatch(StimulusError, ValueError):
     """A saved state does not belong to the object it is loaded into."""
+
+
+class NotWritten(StimulusError, OSError):
+    """A file could not be written: the disk is full, or its folder is gone or read-only.
+
+    What stood under its name before is still there, whole. ``errno`` and ``filename`` are those of the system's error.
+    """
+
+    def __init__(self, path: str | PathLike[str], error: OSError) -> None:
+        reason = error.strerror or str(error)
+        super().__init__(error.errno, reason, str(path))
+        self._message = (
+            f"{path} could not be written ({reason}); what was there before is whole: mend the disk or the folder, "
+            "and go on from there"
+        )
+
+    def __str__(self) -> str:
+        return self._message
+
+    def __reduce__(self) -> tuple[type[NotWritten], tuple[object, ...]]:
+        return NotWritten, (self.filename, OSError(self.errno, self.strerror))
 
 
 class MissingDependency(StimulusError, ImportError):

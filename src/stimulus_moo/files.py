@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from stimulus_moo.errors import NotWritten
 
 
 def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
@@ -20,7 +22,7 @@ def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
         write: called with the open binary file.
 
     Raises:
-        OSError: the disk is full, the folder is gone or may not be written to; ``path`` is as it was.
+        NotWritten: the disk is full, the folder is gone or may not be written to; ``path`` is as it was.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -29,6 +31,23 @@ def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
     (b'all of it', ['a.txt'])
     """
     path = Path(path)
+    with not_written(path):
+        _write(path, write)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def not_written(path: Path) -> Iterator[None]:
+    """Turn the system's error of a write into one that names the file it was for."""
+    try:
+        yield
+    except NotWritten:
+        raise
+    except OSError as error:
+        raise NotWritten(path, error) from error
+
+
+def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -41,7 +60,6 @@ def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
         with suppress(OSError):  # the folder may be gone
             Path(name).unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

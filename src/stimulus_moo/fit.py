@@ -15,14 +15,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo import checkpoint as checkpoints
-from stimulus_moo.errors import InvalidOption
+from stimulus_moo.batches import leading_size, require_batches
+from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.objective import Losses
-from stimulus_moo.options import positive_integer, real
+from stimulus_moo.options import optional_function, positive_integer, real, seed_number
 from stimulus_moo.progress import ProgressBar
 from stimulus_moo.result import Result
-from stimulus_moo.run import Run
+from stimulus_moo.run import Run, take_over
 from stimulus_moo.sources import Collate, Source, Stream, as_source
 from stimulus_moo.weightings.base import GramianToWeights
 
@@ -77,6 +78,7 @@ def fit(
     workers: int = 0,
     mu: float | None = None,
     seed: int = 0,
+    on_nonfinite: str = "raise",
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
@@ -116,6 +118,9 @@ def fit(
         mu: strong convexity; ``Result.picked`` is then the random-clock iterate of the strongly convex theorems.
         seed: of the batches, the adaptive draw, PAGE's coin and the random clock. The model's own randomness (its
             start, dropout) is torch's global one.
+        on_nonfinite: ``"raise"`` ends the run with ``NonFiniteError`` where a loss or a gradient is NaN or infinite; a
+            checkpoint of the last good step is written first. ``"skip"`` leaves such a step out and counts it in
+            ``Result.skipped``; ten in a row end the run. A run may be resumed with the other choice.
         callbacks: called with a ``Progress`` after every step; one that returns True ends the run.
         progress: True shows a bar, False none, None where standard error is a terminal.
         checkpoint: a folder to keep the state in.
@@ -132,6 +137,8 @@ def fit(
     Raises:
         InvalidOption: an argument cannot work; the model is untouched.
         StateMismatch: the checkpoint belongs to another run; it and the model are untouched.
+        NonFiniteError: a loss or a gradient is NaN or infinite; the model stands at the last good step.
+        NotWritten: a checkpoint could not be written; those before it are whole.
 
     >>> import torch
     >>> from stimulus_moo import fit
@@ -152,6 +159,12 @@ def fit(
         raise InvalidOption(f"guard must be True or False, found {guard!r}")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise InvalidOption(f"workers must be 0 or a positive integer, found {workers!r}")
+    for name, function in (("optimizer", optimizer), ("scheduler", scheduler), ("collate_fn", collate_fn)):
+        optional_function(name, function)
+    if evaluation is not None:
+        require_batches("evaluation", evaluation, again=True)
+        for batch in evaluation if isinstance(evaluation, list | tuple) else ():
+            leading_size(batch)  # refused now, not after the training
     source = as_source(dataset, collate_fn, workers=workers, pin=_on_accelerator(model))
     batch_size, period = _sizes(source, batch_size, period)
     settings = Settings(
@@ -161,33 +174,57 @@ def fit(
         batch_size=batch_size,
         period=period,
         anchor_batch=positive_integer("anchor_batch", anchor_batch),
-        seed=int(seed),
+        seed=seed_number(seed),
         **options,
     )
     limits = _Limits.check(steps, gradients, tolerance, evaluate_every, period)
-    run = Run(model, losses, settings, chosen, weighting, optimizer, scheduler, shared, micro_batch, engine, mu, guard)
+    run = Run(
+        model,
+        losses,
+        settings,
+        chosen,
+        weighting,
+        optimizer,
+        scheduler,
+        shared,
+        micro_batch,
+        engine,
+        mu,
+        guard,
+        on_nonfinite,
+    )
     run.evaluation = evaluation
+    run.history.reserve(limits.steps or 0)
     folder = None if checkpoint is None else Path(checkpoint)
     every = positive_integer("checkpoint_every", checkpoint_every)
     keep = positive_integer("checkpoint_keep", checkpoint_keep)
     if folder is not None:
         _open(run, folder, resume)
     saved = run.step
+
+    def save() -> None:
+        nonlocal saved
+        if folder is not None and saved != run.step:
+            checkpoints.save(folder, run.state_dict(), keep)
+            saved = run.step
+
     with ProgressBar(chosen.title, limits.steps, progress) as bar:
         stopped = limits.reached(run)
         while stopped is None:
-            record = run.advance()
+            try:
+                record = run.advance()
+            except NonFiniteError:
+                save()  # the last good step: it can be resumed with on_nonfinite="skip"
+                raise
             bar.show(run.step, record["losses"], record["gradients"])
             if limits.evaluate_every and run.step % limits.evaluate_every == 0:
                 run.evaluate()
             told = Progress(run.step, run.history.last(), model, run.multigradient, run.optimizer)
             wishes = [callback(told) for callback in callbacks]
             stopped = "callback" if any(wishes) else limits.reached(run)
-            if folder is not None and run.step % every == 0:
-                checkpoints.save(folder, run.state_dict(), keep)
-                saved = run.step
-    if folder is not None and saved != run.step:
-        checkpoints.save(folder, run.state_dict(), keep)
+            if run.step % every == 0:
+                save()
+    save()
     return run.result(stopped)
 
 
@@ -243,6 +280,7 @@ def _period(period: Any) -> int | str:
 
 
 def _open(run: Run, folder: Path, resume: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     state = checkpoints.load(folder)
     if state is None:
         return
@@ -252,7 +290,7 @@ def _open(run: Run, folder: Path, resume: bool) -> None:
             "another folder"
         )
     checkpoints.sweep(folder)
-    run.load_state_dict(state)
+    take_over(run, state)
     logger.info("resumed %s at step %d", folder, run.step)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_SMALL = 1 << 20  # entries that are exchanged through one copy of all of them
+from stimulus_moo.undisturbed import Undisturbed
+
+_SMALL = 1 << 20  # entries of which a copy is made rather than exchange them one by one
 
 
 class Guard:
@@ -60,15 +62,57 @@ class Guard:
                         buffer.copy_(values)
 
 
-@contextmanager
-def swapped(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
-    """Exchange the values of the parameters with other tensors, in place, for the time of the context."""
-    _exchange(parameters, others)
-    try:
-        yield
-    finally:
-        _exchange(parameters, others)
+class swapped:
+    """Put other values into the parameters, in place, for the time of the context.
+
+    A signal that strikes between the end of the context's body and the way back leaves that to ``back``, which whoever
+    catches the exception calls. Up to 2^20 entries their own values are kept aside; above, they are kept in the place
+    of the others, an exchange that no signal cuts in two.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+        self._parameters, self._others = parameters, others
+        self._large = sum(parameter.numel() for parameter in parameters) > _SMALL
+        self._kept: list[Tensor] = []
+        self._away = False
+
+    def __enter__(self) -> None:
+        try:
+            if self._large:
+                self._exchange(away=True)
+            else:
+                self._kept = [parameter.detach().clone() for parameter in self._parameters]
+                self._away = True
+                self._copy(self._others)
+        except BaseException:
+            self.back()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.back()
+
+    def back(self) -> None:
+        """Put the parameters' own values back, if they are elsewhere."""
+        if not self._away:
+            return
+        if self._large:
+            self._exchange(away=False)
+        else:
+            self._copy(self._kept)
+            self._away = False
         torch.clear_autocast_cache()  # it may hold low-precision copies of the other values
+
+    def _copy(self, values: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            torch._foreach_copy_(list(self._parameters), list(values))
+
+    def _exchange(self, *, away: bool) -> None:
+        with Undisturbed(), torch.no_grad():
+            for parameter, other in zip(self._parameters, self._others, strict=True):
+                values = parameter.clone()
+                parameter.copy_(other)
+                other.copy_(values)
+            self._away = away
 
 
 def autocasts(devices: Iterable[torch.device]) -> list[str]:
@@ -89,19 +133,6 @@ def _copy(buffer: Tensor | None) -> Tensor | None:
     if buffer is None or any(step == 0 and size > 1 for step, size in zip(buffer.stride(), buffer.shape, strict=True)):
         return None  # an expanded tensor cannot be written in place, by anyone
     return buffer.detach().clone()
-
-
-def _exchange(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> None:
-    with torch.no_grad():
-        if sum(parameter.numel() for parameter in parameters) <= _SMALL:  # few calls
-            kept = [parameter.clone() for parameter in parameters]
-            torch._foreach_copy_(list(parameters), list(others))
-            torch._foreach_copy_(list(others), kept)
-            return
-        for parameter, other in zip(parameters, others, strict=True):  # little memory
-            values = parameter.clone()
-            parameter.copy_(other)
-            other.copy_(values)
 
 
 def _device_module(device: torch.device) -> Any:

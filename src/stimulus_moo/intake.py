@@ -45,6 +45,7 @@ class Intake:
         self.finished = 0  # objectives whose rows have been added whole
         self.partial: set[int] = set()  # parameters of the next row that have been added
         self.torn = False  # is a change under way?
+        self.close: Callable[[], None] | None = None  # what the engine owes if a signal kept it from tidying up
 
     def take_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
         """Add one row."""
@@ -53,22 +54,28 @@ class Intake:
             raise reaches_nothing(objective)
         if self.side is not None:
             self.side.add_row(objective, gradients)
-        self._change(lambda: self.rows.add(objective, gradients, self.weight))
+        self.torn = True
+        self.rows.add(objective, gradients, self.weight)
         self.finished = objective + 1
+        self.torn = False  # after it is noted: what is not noted is not undone
 
     def take_one(self, objective: int, i: int, gradient: Tensor) -> None:
         """Add one parameter's part of a row."""
         self._look(objective, [gradient])
         if self.side is not None:
             self.side.add_one(objective, i, gradient)
-        self._change(lambda: self.rows.add_one(objective, i, gradient, self.weight))
+        self.torn = True
+        self.rows.add_one(objective, i, gradient, self.weight)
         self.partial.add(i)
+        self.torn = False
 
     def end_row(self, objective: int) -> None:
         """Close a row that came in parts."""
         if not self.partial:
             raise reaches_nothing(objective)
+        self.torn = True
         self.finished, self.partial = objective + 1, set()
+        self.torn = False
 
     def take_all(self, gradients: Sequence[Tensor | None]) -> None:
         """Add all rows, which are finite."""
@@ -77,8 +84,10 @@ class Intake:
             self._look(objective, [gradient[objective] for gradient in found])
         if self.side is not None:
             self.side.add_all(gradients)
-        self._change(lambda: self.rows.add_stacked(gradients, self.weight))
+        self.torn = True
+        self.rows.add_stacked(gradients, self.weight)
         self.finished = self.rows.objectives
+        self.torn = False
 
     def _look(self, objective: int, gradients: Sequence[Tensor]) -> None:
         if self.careful and not all(map(finite, gradients)):
@@ -86,11 +95,6 @@ class Intake:
         if self.squares is not None and gradients:
             norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64).cpu() for gradient in gradients]
             self.squares[objective] += torch.stack(norms).square().sum()
-
-    def _change(self, change: Callable[[], None]) -> None:
-        self.torn = True
-        change()
-        self.torn = False
 
 
 class Undo(Intake):

@@ -38,6 +38,8 @@ class Account:
 
     samples: int = 0
     gradients: int = 0
+    anchored: bool = False
+    paired: bool = False  # is a batch evaluated at x_{t-1} too?
     losses: Tensor | None = None  # means at x_t over all samples evaluated there
     before: Tensor | None = None  # the batch's losses at x_{t-1}, where it was evaluated there too
     seen: int = field(default=0, repr=False)
@@ -86,6 +88,8 @@ class Ledger:
         self._kept = 1.0  # what the rows are multiplied by
         self._reach: list[int] = []  # what the rows reached before they were updated in place
         self._torn = False  # is a change in place under way?
+        self._visit: swapped | None = None  # the last exchange of x_t and x_{t-1}
+        self._intake: Intake | None = None  # the last one
 
     def apply(
         self, update: Update, batch: Any, step: int, guard: Guard, account: Account, probe: Probe | None = None
@@ -127,21 +131,23 @@ class Ledger:
         return self._pending
 
     def commit(self, *, remember_rows: bool, remember_point: bool) -> None:
-        """Make the update final: U_t takes the place of U_{t-1}, x_t that of x_{t-1}."""
-        self.layout = self.pending.layout
-        if remember_rows:
-            self._spare = self.rows if self.rows is not self._pending else None
-            self.rows = self._pending
-        else:
-            self._spare = self._pending
-        self._pending = None
-        self._journal.clear()
-        if remember_point:
+        """Make the update final, U_t for U_{t-1} and x_t for x_{t-1}; to be called again where a signal has cut it."""
+        if self._pending is None:
+            return
+        if remember_point:  # first: it is what may run out of memory
             if self.previous is None:
                 self.previous = [parameter.detach().clone() for parameter in self.objective.parameters]
             else:
                 with torch.no_grad():
                     torch._foreach_copy_(self.previous, list[Tensor](self.objective.parameters))
+        self.layout = self._pending.layout
+        if remember_rows:
+            self._spare = self.rows if self.rows is not self._pending else None
+            self.rows = self._pending
+        else:
+            self._spare = self._pending
+        self._journal.clear()
+        self._pending = self._intake = None
 
     def roll_back(self) -> int:
         """Take back what ``apply`` did; rows updated in place are restored by evaluating the update again.
@@ -149,6 +155,10 @@ class Ledger:
         Returns:
             How many per-sample multi-gradients that took.
         """
+        if self._visit is not None:
+            self._visit.back()
+        if self._intake is not None and self._intake.close is not None:
+            self._intake.close()
         pending, self._pending = self._pending, None
         journal, self._journal = self._journal, []
         torn, self._torn = self._torn, False
@@ -339,7 +349,7 @@ class Ledger:
         if probe is not None:
             shares = {"of_half": piece.share_of_half, "of_all": piece.share}
             side = probe.side(target.objectives, now=not at_previous, half=piece.half, **shares)
-        intake = Intake(target, weight, step, careful=large, square=square, side=side)
+        intake = self._intake = Intake(target, weight, step, careful=large, square=square, side=side)
         if guard is not None:
             self._journal.append(Entry(piece, at_previous, intake, guard))
         self.engine.differentiate(evaluated.graphs, self.objective.parameters, intake, large=large)
@@ -390,7 +400,8 @@ class Ledger:
         if not at_previous:
             return nullcontext()
         assert self.previous is not None
-        return swapped(self.objective.parameters, self.previous)
+        self._visit = swapped(self.objective.parameters, self.previous)
+        return self._visit
 
     def _staged(self, rows: Rows) -> bool:
         return self.stages(rows.objectives)

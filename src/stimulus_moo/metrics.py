@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo.anchors import FullAnchor
+from stimulus_moo.batches import require_batches
 from stimulus_moo.engines import Engine
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Update
@@ -130,6 +131,7 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
 
 def _mean_rows(objective: Objective, batches: Iterable[Any]) -> tuple[Rows, Tensor, Tensor, int]:
     """Return the mean gradients over the batches, their Gramian, the mean losses and the number of samples."""
+    require_batches("batches", batches)
     ledger = Ledger(objective, Engine("auto", objective.model))
     guard = Guard(objective.model, objective.parameters)
     account = Account()

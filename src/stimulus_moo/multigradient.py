@@ -14,23 +14,25 @@ from torch import Tensor
 
 from stimulus_moo import snapshot
 from stimulus_moo.engines import ENGINES, Engine
-from stimulus_moo.errors import InvalidOption, ModelChanged, StateMismatch, StimulusWarning
+from stimulus_moo.errors import InvalidOption, ModelChanged, NonFiniteError, StateMismatch, StimulusWarning
 from stimulus_moo.estimators import Estimator, Update
 from stimulus_moo.guard import Guard, full_precision
 from stimulus_moo.ledger import Account, Ledger
 from stimulus_moo.memory import MemoryEstimate, estimate
+from stimulus_moo.nonfinite import Skips, check_direction
 from stimulus_moo.objective import Losses, Objective
 from stimulus_moo.options import choice, positive_integer
 from stimulus_moo.probe import Observation, Probe, distance
 from stimulus_moo.rows import Storage
 from stimulus_moo.state import Stateful
+from stimulus_moo.undisturbed import Undisturbed, surely
 from stimulus_moo.weightings.base import GramianToWeights, as_weighting, checked
 from stimulus_moo.weightings.min_norm import MinNorm
 
 logger = logging.getLogger("stimulus_moo")
 
 #: what a saved state holds
-_COUNTS = ("step", "samples", "gradients")
+_COUNTS = ("step", "samples", "gradients", "skipped", "skipped_in_a_row")
 _ENTRIES = {
     *_COUNTS,
     *("kind", "version", "objectives", "engine", "rows", "previous", "layout", "estimator", "weighting"),
@@ -54,12 +56,15 @@ class Step:
         weights: lambda_t, length S.
         sq_norm: ||d_t||^2 over all parameters, a 0-d tensor.
         anchored: whether this was an anchor step.
+        skipped: whether it met NaN or infinity and was left out (``on_nonfinite="skip"``); losses, weights and sq_norm
+            are then NaN.
     """
 
     losses: Tensor
     weights: Tensor
     sq_norm: Tensor
     anchored: bool
+    skipped: bool = False
 
 
 class MultiGradient(Stateful):
@@ -71,6 +76,7 @@ class MultiGradient(Stateful):
 
     Whatever is raised inside ``backward``, by the library, the losses, the data or the weighting, leaves the
     parameters, their gradients, buffers, the random state, the estimator and the counters as they were before the call.
+    A Ctrl-C that comes while the finished step is being written waits until all of it is: that step counts as made.
 
     Args:
         model: a ``torch.nn.Module``.
@@ -96,6 +102,10 @@ class MultiGradient(Stateful):
             ``torch.bfloat16`` halves the memory; sums are then rounded at random, so that they are right on average.
         rows_device: where the rows are kept; default beside the parameters. ``"cpu"`` frees an accelerator's memory for
             the price of moving every gradient.
+        on_nonfinite: what happens where a loss, a gradient or the direction is NaN or infinite. ``"raise"``:
+            ``NonFiniteError``. ``"skip"``: the call is logged and counted in ``skipped``, and otherwise did not happen,
+            but for every ``p.grad``, which is None, so that any ``torch.optim`` optimizer leaves the parameters and its
+            own state alone; the step returned has ``skipped=True``. After 10 in a row the next one raises.
         process_group, shard: reserved for ``torch.distributed``; only the defaults work in this version.
 
     Raises:
@@ -133,6 +143,7 @@ class MultiGradient(Stateful):
         shard: bool = False,
         rows_dtype: torch.dtype | None = None,
         rows_device: torch.device | str | None = None,
+        on_nonfinite: str = "raise",
     ) -> None:
         if not isinstance(estimator, Estimator):
             raise InvalidOption(
@@ -162,6 +173,7 @@ class MultiGradient(Stateful):
         self._sq_norm: float | None = None  # ||d_{t-1}||^2
         self._watched = False
         self._told: set[str] = set()  # what has been warned of
+        self._skips = Skips(on_nonfinite)
 
     def backward(self, batch: Any = None) -> Step:
         """Estimate, weigh, and write d_t into every ``p.grad``.
@@ -174,10 +186,14 @@ class MultiGradient(Stateful):
 
         Raises:
             InvalidBatch, InvalidLosses, InvalidWeights: something given does not fit; the message says what.
-            NonFiniteError: a loss or a gradient is NaN or infinite.
+            NonFiniteError: a loss, a gradient or the direction is NaN or infinite, and is not to be skipped.
             ModelChanged: parameters were added, removed, frozen, cast or moved since the last call.
         """
-        return self.attempt(batch, Account())
+        account = Account()
+        try:
+            return self.attempt(batch, account)
+        except NonFiniteError as error:
+            return self.skip(error, anchored=account.anchored)
 
     def attempt(
         self, batch: Any, account: Account, *, judge: Callable[[Observation], None] | None = None, retries: int = 0
@@ -193,42 +209,60 @@ class MultiGradient(Stateful):
         self._check_model()
         guard = Guard(self.objective.model, self.objective.parameters)
         memory = self._engine.name, self.estimator.state_dict(), self.weighting.state_dict()
+        t, mode = self.t, torch.is_grad_enabled()
         try:
             with torch.no_grad():
                 moved = self._moved()
                 if moved is not None:
                     self.estimator.prepare(moved)
                 update = self.estimator.update(self.t)
-                anchored = update.anchor is not None
+                account.anchored, account.paired = update.anchor is not None, bool(update.before)
                 # An estimator may have drawn from the global random state: both points start from where it is now.
                 replay = guard if guard.undrawn() else Guard(self.objective.model, self.objective.parameters)
                 probe = self._probe(update)
                 self._ledger.apply(update, batch, self.t, replay, account, probe)
                 losses = account.losses
                 assert losses is not None
-                observation = self._observe(account, anchored, probe, moved, retries)
+                observation = self._observe(account, probe, moved, retries)
                 if judge is not None:
                     judge(observation)
                 with full_precision(self.objective.devices):
                     weights = checked(self.weighting(self._ledger.gramian(self.t)), len(losses))
                     direction, sq_norm = self._ledger.pending.combine(weights)
+                    check_direction(direction, sq_norm, self._ledger.pending, weights, self.t)
                 if self.estimator.observes:
                     self.estimator.learn(observation)
-                self.estimator.record(float(sq_norm), anchored=anchored)
+                self.estimator.record(float(sq_norm), anchored=account.anchored)
+                step = Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), account.anchored)
+            samples, gradients = self.samples + account.samples, self.gradients + account.gradients
+
+            def finish() -> None:
+                self._ledger.commit(remember_rows=self.estimator.remembers, remember_point=self.estimator.two_point)
+                self._write(direction)
+                self.objective.count = len(losses)
+                self.t, self.samples, self.gradients = t + 1, samples, gradients
+                self.observation = observation if self._watched else None
+                self._weights, self._sq_norm = weights.detach().double().cpu().clone(), float(sq_norm)
+                self._skips.made()
+
+            surely(finish)
         except BaseException as error:
+            torch.set_grad_enabled(mode)  # a signal may strike on the way out of a context
+            if self.t > t:
+                raise  # a signal that had to wait for the end of the step
             self._take_back(guard, *memory, account, error)
             raise
-        self._ledger.commit(remember_rows=self.estimator.remembers, remember_point=self.estimator.two_point)
-        self._write(direction)
-        self.objective.count = len(losses)
-        self.t += 1
-        self.samples += account.samples
-        self.gradients += account.gradients
-        self.observation = observation if self._watched else None
-        self._weights, self._sq_norm = weights.detach().double().cpu().clone(), float(sq_norm)
         if probe is not None and not self._watched:
             self._look(observation)
-        return Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
+        return step
+
+    def skip(self, error: NonFiniteError, *, anchored: bool) -> Step:
+        """Return the record of a step that is left out; raise the error where ``on_nonfinite`` says so."""
+        if not self._skips.take(error):
+            raise error
+        self._write([None] * len(self.objective.parameters))
+        nothing = torch.full((self.objective.returned,), torch.nan)
+        return Step(nothing, nothing.clone(), torch.tensor(torch.nan), anchored, skipped=True)
 
     @property
     def norm(self) -> float | None:
@@ -264,6 +298,19 @@ class MultiGradient(Stateful):
     def engine(self) -> str:
         """How rows are differentiated; ``"auto"`` until the first step has shown how many objectives there are."""
         return self._engine.name
+
+    @property
+    def skipped(self) -> int:
+        """How many calls met NaN or infinity and were left out.
+
+        >>> import torch
+        >>> from stimulus_moo import MiniBatch, MultiGradient
+        >>> model = torch.nn.Linear(2, 2)
+        >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), MiniBatch(), on_nonfinite="skip")
+        >>> mg.backward(torch.full((4, 2), torch.nan)).skipped, mg.skipped, model.weight.grad
+        (True, 1, None)
+        """
+        return self._skips.total
 
     def reset(self) -> None:
         """Start the estimator again from the model as it is now; counters and the weighting go on."""
@@ -308,13 +355,19 @@ class MultiGradient(Stateful):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides the future, as copies that load with ``torch.load(weights_only=True)``."""
+        """Return everything that decides the future, as copies that load with ``torch.load(weights_only=True)``.
+
+        Options given when the object was built, such as a period, beta or ``on_nonfinite``, are not part of it: where a
+        state is loaded into an object with other options, those of that object hold from there on.
+        """
         return {
             "kind": "MultiGradient",
             "version": _VERSION,
             "step": self.t,
             "samples": self.samples,
             "gradients": self.gradients,
+            "skipped": self._skips.total,
+            "skipped_in_a_row": self._skips.in_a_row,
             "objectives": self.objective.count,
             "engine": self.engine,
             "rows": self.rows(),
@@ -363,6 +416,7 @@ class MultiGradient(Stateful):
         self.check_state(state)
         snapshot.load(self._ledger, state["rows"], state["previous"], state["layout"])
         self.t, self.samples, self.gradients = state["step"], state["samples"], state["gradients"]
+        self._skips.total, self._skips.in_a_row = state["skipped"], state["skipped_in_a_row"]
         self.objective.count, self._engine.name = state["objectives"], state["engine"]
         self._weights = None if state["weights"] is None else state["weights"].detach().double().cpu().clone()
         self._sq_norm = state["sq_norm"]
@@ -410,15 +464,13 @@ class MultiGradient(Stateful):
             return None
         return Probe(self._weights, self.objective.parameters, halves=update.halves)
 
-    def _observe(
-        self, account: Account, anchored: bool, probe: Probe | None, moved: float | None, retries: int
-    ) -> Observation:
+    def _observe(self, account: Account, probe: Probe | None, moved: float | None, retries: int) -> Observation:
         assert account.losses is not None
         return Observation(
             step=self.t,
             samples=account.samples,
             gradients=account.gradients,
-            anchored=anchored,
+            anchored=account.anchored,
             losses=account.losses,
             retries=retries,
             before=account.before,
@@ -462,10 +514,11 @@ class MultiGradient(Stateful):
         except BaseException as second:
             self.reset()
             error.add_note(f"the rows could not be restored ({second!r}): the estimator starts again at the next step")
-        guard.restore()
-        self._engine.name = engine
-        self.estimator.load_state_dict(estimator)
-        self.weighting.load_state_dict(weighting)
+        with Undisturbed():
+            guard.restore()
+            self._engine.name = engine
+            self.estimator.load_state_dict(estimator)
+            self.weighting.load_state_dict(weighting)
 
     def _write(self, direction: list[Tensor | None]) -> None:
         for parameter in self.objective.frozen:
@@ -477,5 +530,5 @@ class MultiGradient(Stateful):
 def _device(device: torch.device | str | None) -> torch.device | None:
     try:
         return None if device is None else torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise InvalidOption(f"rows_device must be a device such as 'cpu', found {device!r}") from error

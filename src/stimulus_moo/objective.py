@@ -49,13 +49,14 @@ class Objective:
         self.losses = losses
         self.micro_batch = None if micro_batch is None else positive_integer("micro_batch", micro_batch)
         self.batch_size = batch_size
-        if shared is not None and not isinstance(shared, Iterable):
+        if shared is not None and (not isinstance(shared, Iterable) or isinstance(shared, Tensor)):
             raise InvalidOption(
                 f"shared must be an iterable of parameters, for instance model.trunk.parameters(), found "
                 f"{type(shared).__name__}"
             )
         self.shared = None if shared is None else list(shared)
-        self.count: int | None = None  # S, known after the first evaluation
+        self.count: int | None = None  # S, known after the first step
+        self.returned = 0  # how many losses the last evaluation returned
         self.adopt()
 
     def adopt(self) -> None:
@@ -113,6 +114,7 @@ class Objective:
         torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
         with torch.enable_grad():
             losses = self._scalars(self.losses(self.model, piece))
+        self.returned = len(losses)
         values = torch.stack([loss.detach() for loss in losses])
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         require_finite(values, step)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from stimulus_moo.errors import InvalidOption
 
@@ -31,11 +33,32 @@ def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.in
     return number
 
 
+def reals(name: str, values: Any, *, low: float = -math.inf, open_low: bool = False) -> list[float]:
+    """Return a sequence of numbers as finite floats, each checked as by ``real``."""
+    found = values.tolist() if isinstance(values, Tensor) else values
+    if not isinstance(found, Iterable) or isinstance(found, str | bytes | Mapping):
+        raise InvalidOption(f"{name} must be a sequence of numbers, found {values!r}")
+    return [real(f"{name}[{s}]", value, low=low, open_low=open_low) for s, value in enumerate(found)]
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{name} must be True or False, found {value!r}")
+    return value
+
+
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """Return ``value`` if it is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
         raise InvalidOption(f"{name} must be one of {', '.join(map(repr, allowed))}, found {value!r}")
     return value
+
+
+def optional_function(name: str, value: Any) -> None:
+    """Refuse what is neither None nor can be called."""
+    if value is not None and not callable(value):
+        raise InvalidOption(f"{name} must be a function or None, found {value!r}")
 
 
 def seed_number(value: Any) -> int:

@@ -38,7 +38,8 @@ class RandomClock(Stateful):
     state_names = ("generator", "total", "seen", "picked_at", "picked")
 
     def __init__(self, parameters: Iterable[Tensor], *, mu: float, lr: float, seed: int = 0) -> None:
-        self.parameters = list(parameters) if isinstance(parameters, Iterable) else []
+        several = isinstance(parameters, Iterable) and not isinstance(parameters, Tensor)
+        self.parameters = list(parameters) if several else []
         if not self.parameters or not all(isinstance(parameter, Tensor) for parameter in self.parameters):
             raise InvalidOption(f"parameters must be an iterable of at least one tensor, found {parameters!r}")
         self.ratio = 1.0 - 0.75 * real("mu", mu, low=0.0, open_low=True) * real("lr", lr, low=0.0, open_low=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -14,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from stimulus_moo import checkpoint as checkpoints
 from stimulus_moo.anchors import FullPass
 from stimulus_moo.batches import rebuild
-from stimulus_moo.errors import InvalidOption, StateMismatch
+from stimulus_moo.errors import InvalidOption, NonFiniteError, StateMismatch
 from stimulus_moo.methods import Method, Settings
 from stimulus_moo.metrics import Measurement, measure
 from stimulus_moo.multigradient import MultiGradient
@@ -25,6 +27,8 @@ from stimulus_moo.random_clock import RandomClock
 from stimulus_moo.result import History, Result
 from stimulus_moo.sources import Stream
 from stimulus_moo.weightings.base import GramianToWeights
+
+logger = logging.getLogger("stimulus_moo")
 
 
 class Run:
@@ -44,6 +48,7 @@ class Run:
         engine: str,
         mu: float | None,
         guard: bool,
+        on_nonfinite: str = "raise",
     ) -> None:
         self.model, self.losses, self.settings, self.method = model, losses, settings, method
         self.evaluation: Iterable[Any] | None = None
@@ -55,7 +60,9 @@ class Run:
             shared=shared,
             micro_batch=micro_batch,
             engine=engine,
+            on_nonfinite=on_nonfinite,
         )
+        self.on_nonfinite = on_nonfinite
         parameters = self.multigradient.objective.parameters
         self.optimizer = method.step(parameters, settings) if optimizer is None else optimizer(parameters)
         self.schedule = SmoothnessLR(self.optimizer, self.multigradient) if settings.lr == "auto" else None
@@ -73,16 +80,17 @@ class Run:
         self._measured: tuple[int, Measurement] | None = None
 
     def advance(self) -> dict[str, Any]:
-        """Take one step and record it."""
+        """Take one step and record it; a step that is skipped moves nothing but on to the next batch."""
         batch = self.batches.at(self.step)
         step = (self.guard or self.multigradient).backward(batch)
-        if self.clock is not None:
-            self.clock.update()
-        if self.schedule is not None:
-            self.schedule.step()
-        (self.guard or self.optimizer).step()
-        if self.scheduler is not None:
-            self.scheduler.step()
+        if not step.skipped:
+            if self.clock is not None:
+                self.clock.update()
+            if self.schedule is not None:
+                self.schedule.step()
+            (self.guard or self.optimizer).step()
+            if self.scheduler is not None:
+                self.scheduler.step()
         self.history.add(
             step=self.step,
             samples=self.multigradient.samples,
@@ -92,18 +100,29 @@ class Run:
             sq_norm=step.sq_norm.item(),
             anchored=step.anchored,
         )
+        if step.skipped:
+            self.history.skip()
         self.step += 1
         return self.history.last()
 
     def evaluate(self) -> Measurement | None:
-        """Measure the model where it stands, once per step; None for a stream without evaluation data."""
+        """Measure the model where it stands, once per step; None for a stream without evaluation data.
+
+        Where the evaluation data gives NaN or infinity and that is to be skipped, nothing was measured.
+        """
         if self._measured is None or self._measured[0] != self.step:
             batches = self.evaluation
             if batches is None:
                 if isinstance(self.settings.source, Stream):
                     return None
                 batches = FullPass(self.settings.source, self.settings.anchor_batch)
-            found = measure(self.model, self.multigradient.objective.losses, batches)
+            try:
+                found = measure(self.model, self.multigradient.objective.losses, batches)
+            except NonFiniteError as error:
+                if self.on_nonfinite == "raise":
+                    raise
+                logger.warning("not evaluated after %d steps: %s", self.step, error)
+                return None
             self._measured = self.step, found
             if len(self.history):
                 self.history.evaluated(found.stationarity, found.losses)
@@ -131,6 +150,7 @@ class Run:
             losses=[] if found is None else found.losses,
             stationarity=math.nan if found is None else found.stationarity,
             stopped=stopped,
+            skipped=self.multigradient.skipped,
             picked=picked,
             picked_at=self.clock.picked_at if picked and self.clock is not None else None,
             shortened=0 if self.guard is None else self.guard.shortened,
@@ -196,6 +216,23 @@ class Run:
         checkpoints.set_random_state(state["random"])
 
 
+def take_over(run: Run, state: dict[str, Any]) -> None:
+    """Load a checkpoint into a run, all of it or nothing.
+
+    Raises:
+        StateMismatch: it does not fit; run and model are as they were.
+    """
+    before = copy.deepcopy(run.state_dict())
+    try:
+        run.load_state_dict(state)
+    except Exception as error:
+        run.load_state_dict(before)
+        if isinstance(error, StateMismatch):
+            raise
+        found = f"{type(error).__name__}: {error}"
+        raise StateMismatch(f"the checkpoint does not fit this run ({found}); use another folder") from error
+
+
 class Batches:
     """The batch of step k as a function of the seed and k alone, so that a resumed run sees the same batches."""
 
@@ -221,7 +258,7 @@ class Batches:
         size = len(self.source)
         epoch, slot = divmod(step, size // self.size)
         while True:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % (1 << 64))
             order = torch.randperm(size, generator=generator)
             yield from order[slot * self.size : size // self.size * self.size].split(self.size)
             epoch, slot = epoch + 1, 0
@@ -238,8 +275,10 @@ class Batches:
 
 
 def _on_device(model: torch.nn.Module, losses: Losses) -> Losses:
+    if not isinstance(model, torch.nn.Module) or not callable(losses):
+        return losses  # which are refused where they are used
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    if device.type == "cpu" or not callable(losses):
+    if device.type == "cpu":
         return losses
 
     def moved(model: Any, batch: Any) -> Any:

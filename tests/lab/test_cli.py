@@ -4,11 +4,12 @@ import json
 import sys
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
 import stimulus_moo
-from stimulus_moo import METHODS
+from stimulus_moo import METHODS, checkpoint
 from stimulus_moo.__main__ import main
 from stimulus_moo.lab import cli, cli_arguments
 from stimulus_moo.lab.cli_options import OPTIONS
@@ -202,6 +203,64 @@ def test_a_diverged_run_says_so_and_exits_with_3(place):
     result = call("run", "tiny", "--method", "mgd", "--lr", "1e12", code=3)
     assert "diverged after" in result.stderr
     assert json.loads((place / "runs/tiny/mgd/seed-0/summary.json").read_text())["diverged"]
+
+
+def with_a_nan(settings, seed, data):
+    problem = fake_lab.build(settings, seed, data)
+    problem.data[0][5] = float("nan")
+    return problem
+
+
+def test_steps_that_meet_nan_end_the_run_or_are_left_out_and_counted(place, monkeypatch):
+    sick = dataclasses.replace(fake_lab.TINY, build=with_a_nan)
+    monkeypatch.setattr(cli_arguments, "catalogue", lambda: ({"tiny": sick}, {}))
+    call("run", "tiny", "--method", "smgd", "--steps", 16, "--out", "ended", code=3)
+    result = call("run", "tiny", "--method", "smgd", "--steps", 16, "--on-nonfinite", "skip", "--out", "kept")
+    assert "16 steps (2 skipped)" in result.stderr  # one batch in eight holds the row
+    assert json.loads((place / "kept/summary.json").read_text())["skipped"] == 2
+    lines = [json.loads(line) for line in (place / "kept/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(16))
+    assert [line["losses"] for line in lines if line.get("skipped")] == [[None, None]] * 2
+    (run,) = load_runs(place / "kept")
+    assert len(run.records) == 14
+    assert "'--on-nonfinite'" in call("run", "tiny", "--on-nonfinite", "ignore", code=2).stderr
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, columns):
+        self.columns = columns
+
+    def __len__(self):
+        return len(self.columns[0])
+
+    def __getitem__(self, i):
+        return tuple(column[i] for column in self.columns)
+
+
+def one_by_one(settings, seed, data):
+    problem = fake_lab.build(settings, seed, data)
+    return dataclasses.replace(problem, data=Rows(problem.data))
+
+
+def test_workers_do_not_change_a_run(place, monkeypatch):
+    fetched = dataclasses.replace(fake_lab.TINY, build=one_by_one)
+    monkeypatch.setattr(cli_arguments, "catalogue", lambda: ({"tiny": fetched}, {}))
+    for workers in (0, 2):
+        call("run", "tiny", "--method", "stimulus-m+", "--steps", 12, "--workers", workers, "--out", f"w{workers}")
+    assert (place / "w0/metrics.jsonl").read_bytes() == (place / "w2/metrics.jsonl").read_bytes()
+    ours, theirs = (checkpoint.read(checkpoint.files(place / name)[0])["model"] for name in ("w0", "w2"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert "'--workers'" in call("run", "tiny", "--workers", "-1", code=2).stderr
+
+
+def test_what_should_not_happen_is_one_line_and_exit_code_70(monkeypatch):
+    broken = dataclasses.replace(fake_lab.TINY, build=lambda *_: 1 / 0)
+    monkeypatch.setattr(cli_arguments, "catalogue", lambda: ({"tiny": broken}, {}))
+    said = call("run", "tiny", code=70).stderr
+    assert (
+        said
+        == "error: ZeroDivisionError: division by zero; this should not happen, --debug shows where it comes from\n"
+    )
 
 
 def test_compare_adds_the_baselines_and_prints_what_was_measured(place):

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,26 @@ def test_names_are_escaped_everywhere() -> None:
     read = Reader(text)
     assert [tag for tag, _ in read.tags].count("script") == 3  # data, plotly, ours
     assert sum(EVIL in words for words in read.words) > 20
+    assert not any(name.startswith("on") for _, attributes in read.tags for name in attributes)
+
+
+def hostile(value: Any, name: str = "") -> Any:
+    """The same with every text that a file may hold replaced; what chooses code is kept."""
+    if isinstance(value, dict):
+        return {EVIL if name == "test" else key: hostile(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [hostile(item, name) for item in value]
+    return EVIL if isinstance(value, str) and name not in ("stopped", "kind") else value
+
+
+def test_a_directory_full_of_hostile_texts_gives_a_page_without_their_markup(tmp_path: Path) -> None:
+    """Every text of every file: settings, summaries, versions, machines, tasks, data, study cells."""
+    store(fake_runs(2, ("mgd", "scalarisation"), 2, steps=40), [fake_study()], tmp_path)
+    for path in tmp_path.rglob("*.json"):
+        path.write_text(json.dumps(hostile(json.loads(path.read_text()))))
+    read = Reader(report.write_report(tmp_path).read_text(encoding="utf-8"))
+    assert [tag for tag, _ in read.tags].count("script") == 3  # data, plotly, ours
+    assert sum(EVIL in words for words in read.words) > 5
     assert not any(name.startswith("on") for _, attributes in read.tags for name in attributes)
 
 

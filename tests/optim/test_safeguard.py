@@ -152,7 +152,7 @@ def test_where_taking_back_does_not_help_the_error_is_raised_and_nothing_is_lost
     assert model.weight.item() == kept
     assert dict(guard.optimizer.state) == state
     assert guard.scale == 1.0
-    assert (mg.t, guard.taken_back) == (counts[0], 0)
+    assert (mg.t, mg.samples, guard.taken_back) == (*counts, 0)
     guard.backward(data)
 
 

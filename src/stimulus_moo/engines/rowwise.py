@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
+
+from stimulus_moo.undisturbed import surely
 
 
 class Intake(Protocol):
     """Where gradients go: whole rows, single parameters of a row, or all rows at once."""
+
+    close: Callable[[], None] | None  # what an engine owes if a signal kept it from tidying up
 
     def take_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
         """Take one objective's gradients, one per parameter or None."""
@@ -50,8 +55,15 @@ def streamed(losses: Sequence[Tensor], parameters: Sequence[Tensor], intake: Int
         with torch.no_grad():
             intake.take_one(now, i, dense(gradient))
 
+    def put_back() -> None:
+        for hook in hooks:
+            hook.remove()
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+
     kept = [parameter.grad for parameter in parameters]
-    hooks = []
+    hooks: list[RemovableHandle] = []
+    intake.close = put_back
     try:
         for i, parameter in enumerate(parameters):
             parameter.grad = None
@@ -60,10 +72,7 @@ def streamed(losses: Sequence[Tensor], parameters: Sequence[Tensor], intake: Int
             torch.autograd.backward(loss, retain_graph=now < last, inputs=list(parameters))
             intake.end_row(now)
     finally:
-        for hook in hooks:
-            hook.remove()
-        for parameter, gradient in zip(parameters, kept, strict=True):
-            parameter.grad = gradient
+        surely(put_back)
 
 
 def can_stream(model: torch.nn.Module, parameters: Sequence[Tensor]) -> bool:

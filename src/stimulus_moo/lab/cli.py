@@ -11,7 +11,19 @@ import typer
 import stimulus_moo
 from stimulus_moo import InvalidOption
 from stimulus_moo.lab import cli_arguments, cli_data, cli_rank, cli_tune
-from stimulus_moo.lab.cli_arguments import Data, Every, Name, Pairs, Quick, Resume, chosen_by, complete_method
+from stimulus_moo.lab.cli_arguments import (
+    Data,
+    Every,
+    Name,
+    NonFinite,
+    OnNonFinite,
+    Pairs,
+    Quick,
+    Resume,
+    Workers,
+    chosen_by,
+    complete_method,
+)
 from stimulus_moo.lab.cli_guard import guarded, stderr, stdout
 from stimulus_moo.lab.cli_options import experiment_settings, find_method, study_settings, with_settings
 from stimulus_moo.lab.cli_tables import print_catalogue, print_results, print_study
@@ -32,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     help="Stochastic multi-objective learning with variance-reduced multi-gradients: the paper's claims as commands.",
     epilog="Exit codes: 0 done; 1 data check found damage; 2 cannot be done as asked; 3 the run or the fit diverged; "
-    "130 and 143 stopped by Ctrl-C or SIGTERM, and can be resumed.",
+    "70 something that should not happen; 130 and 143 stopped by Ctrl-C or SIGTERM, and can be resumed.",
 )
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_rank.app, name="rank")
@@ -74,7 +86,9 @@ def run(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Of the model's start, the batches and every other draw.", show_default="0"),
+        typer.Option(
+            min=0, max=(1 << 63) - 1, help="Of the model's start, the batches and every other draw.", show_default="0"
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -84,6 +98,8 @@ def run(
     resume: Resume = False,
     quick: Quick = False,
     checkpoint_every: Every = None,
+    workers: Workers = 0,
+    on_nonfinite: OnNonFinite = NonFinite.RAISE,
     pairs: Pairs = None,
 ) -> None:
     """Run one method of an experiment with one seed, or a study."""
@@ -111,6 +127,8 @@ def run(
             data=data,
             progress=watch,
             checkpoint_every=checkpoint_every,
+            workers=workers,
+            on_nonfinite=on_nonfinite,
         )
     print_results(stdout(), load_runs(folder))
     typer.echo(f"kept in {folder}")
@@ -133,13 +151,15 @@ def compare(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="How many seeds: 0, 1, ...", show_default="3, or 1 with --quick"),
+        typer.Option(min=1, max=10_000, help="How many seeds: 0, 1, ...", show_default="3, or 1 with --quick"),
     ] = None,
     out: Annotated[Path, typer.Option(help="The directory that holds all the runs.")] = RUNS,
     data: Data = None,
     resume: Resume = False,
     quick: Quick = False,
     checkpoint_every: Every = None,
+    workers: Workers = 0,
+    on_nonfinite: OnNonFinite = NonFinite.RAISE,
     pairs: Pairs = None,
 ) -> None:
     """Run several methods of an experiment with several seeds, or a study, and print a table."""
@@ -153,7 +173,18 @@ def compare(
         return
     names = chosen.methods if methods is None else [find_method(item) for item in methods.split(",")]
     wanted = experiment_settings(chosen, quick, changes, pairs or ())
-    runs = _compare(chosen, with_baselines(names), wanted, seeds, out, resume, data, checkpoint_every)
+    runs = _compare(
+        chosen,
+        with_baselines(names),
+        wanted,
+        seeds,
+        out,
+        resume=resume,
+        data=data,
+        checkpoint_every=checkpoint_every,
+        workers=workers,
+        on_nonfinite=on_nonfinite,
+    )
     print_results(stdout(), runs)
     typer.echo(f"kept in {out / name}; for the pictures: stimulus-moo report {out}")
 
@@ -184,7 +215,7 @@ def demo(out: Annotated[Path, typer.Option(help="The directory that holds it all
 
     experiment = cli_arguments.catalogue()[0]["digits"]
     methods = with_baselines(experiment.methods)
-    runs = _compare(experiment, methods, experiment.settings, DEMO_SEEDS, out, True, None, None)
+    runs = _compare(experiment, methods, experiment.settings, DEMO_SEEDS, out, resume=True)
     written = write_report(out)
     print_results(stdout(), runs)
     typer.echo(f"report: {written}")
@@ -201,23 +232,11 @@ def _compare(
     settings: Settings,
     seeds: int,
     out: Path,
-    resume: bool,
-    data: Path | None,
-    checkpoint_every: int | None,
+    **options: Any,
 ) -> list[Run]:
     """Run a comparison and return its runs, without those of other methods and seeds that the directory may hold."""
     with Watch(stderr(), experiment.title, len(methods) * seeds) as watch:
-        compare_methods(
-            experiment,
-            methods,
-            settings,
-            range(seeds),
-            out,
-            resume=resume,
-            data=data,
-            progress=watch,
-            checkpoint_every=checkpoint_every,
-        )
+        compare_methods(experiment, methods, settings, range(seeds), out, progress=watch, **options)
     folders = {run_folder(out, experiment.name, method, seed) for method in methods for seed in range(seeds)}
     return [run for run in load_runs(out / experiment.name) if run.folder in folders]
 

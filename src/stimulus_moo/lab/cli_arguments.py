@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,13 @@ from stimulus_moo import METHODS
 from stimulus_moo.lab.cli_options import find
 from stimulus_moo.lab.experiment import Experiment
 from stimulus_moo.lab.study import Study
+
+
+class NonFinite(StrEnum):
+    """The choices of ``on_nonfinite``."""
+
+    RAISE = "raise"
+    SKIP = "skip"
 
 
 def catalogue() -> tuple[Mapping[str, Experiment], Mapping[str, Study]]:
@@ -56,6 +64,16 @@ Quick = Annotated[bool, typer.Option("--quick", help="Shrink it to about a minut
 Every = Annotated[
     int | None,
     typer.Option(min=1, help="Steps between two checkpoints.", show_default="a tenth of the steps"),
+]
+Workers = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Processes that fetch the batches of a map-style data set ahead; the results are the same."
+    ),
+]
+OnNonFinite = Annotated[
+    NonFinite,
+    typer.Option(help="What a step that meets NaN or infinity does: end the run with exit code 3, or be left out."),
 ]
 Pairs = Annotated[
     list[str] | None,

@@ -1,7 +1,8 @@
 """What stands between a command and the shell: errors in one clean line, warnings too, and exit codes.
 
-0: done. 1: ``data check`` found damage. 2: what was asked for cannot be done. 3: ``run`` or ``rank fit`` diverged. 130
-and 143: stopped by Ctrl-C or SIGTERM; the message says how to resume.
+0: done. 1: ``data check`` found damage. 2: what was asked for cannot be done. 3: ``run`` or ``rank fit`` diverged. 70:
+something that should not happen, please report it. 130 and 143: stopped by Ctrl-C or SIGTERM; the message says how to
+resume.
 """
 
 from __future__ import annotations
@@ -48,11 +49,19 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
             _show_warnings_as_lines()
             try:
                 return function(**given)
-            except (StimulusError, OSError) as error:
+            except (StimulusError, OSError, MemoryError) as error:
                 if debug:
                     raise
                 _line("error", "red", str(error) or type(error).__name__)
                 raise typer.Exit(2) from None
+            except (typer.Exit, typer.Abort):
+                raise
+            except Exception as error:
+                if debug:
+                    raise
+                told = f"{type(error).__name__}: {error}; this should not happen, --debug shows where it comes from"
+                _line("error", "red", told)
+                raise typer.Exit(70) from None
             except KeyboardInterrupt as stopped:
                 _say_how_to_resume()
                 raise typer.Exit(stopped.code if isinstance(stopped, Interrupted) else 130) from None

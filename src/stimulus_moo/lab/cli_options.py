@@ -17,6 +17,7 @@ from stimulus_moo import AUTO_METHOD, METHODS, InvalidOption
 from stimulus_moo.lab.experiment import Experiment, Settings
 from stimulus_moo.lab.study import Study
 
+_LARGEST = 10**12  # of any count: beyond it arithmetic overflows long before memory ends
 _PANEL = "Settings (default: the experiment's own)"
 
 
@@ -40,14 +41,18 @@ class SettingOption:
                 return self.parse(value)
             except InvalidOption as error:
                 raise typer.BadParameter(str(error)) from None
-        inside = self.low < value <= self.high if self.open_low else self.low <= value <= self.high
+        inside = self.low < value <= self._most if self.open_low else self.low <= value <= self._most
         if not inside or not math.isfinite(value):
             raise typer.BadParameter(f"must be a finite number {self._range()}, found {value}")
         return value
 
     def _range(self) -> str:
         low = f"greater than {self.low:g}" if self.open_low else f"of at least {self.low:g}"
-        return low + (f" and at most {self.high:g}" if math.isfinite(self.high) else "")
+        return low + (f" and at most {self._most:g}" if math.isfinite(self._most) else "")
+
+    @property
+    def _most(self) -> float:
+        return min(self.high, _LARGEST) if self.kind is int else self.high
 
 
 def _sigma2(text: str) -> float | str:

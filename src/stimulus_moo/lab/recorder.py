@@ -14,7 +14,7 @@ from stimulus_moo.lab.runs import METRICS, PROGRESS, SETTINGS, now, read_records
 from stimulus_moo.lab.storage import Appender, RunError, plain, read_json, write_json, write_lines
 
 _RECORD = ("step", "samples", "gradients", "losses", "weights", "sq_norm", "anchored")
-_EVALUATION = ("stationarity", "full_losses")
+_SOMETIMES = ("skipped", "stationarity", "full_losses")
 
 
 class Recorder:
@@ -136,7 +136,7 @@ def line(record: Mapping[str, Any]) -> str:
     >>> line({"anchored": True, "step": 0, "samples": 4, "gradients": 4, "losses": [0.5], "weights": [1], "sq_norm": 2})
     '{"step": 0, "samples": 4, "gradients": 4, "losses": [0.5], "weights": [1], "sq_norm": 2, "anchored": true}'
     """
-    ordered = {key: record[key] for key in (*_RECORD, *_EVALUATION) if key in record}
+    ordered = {key: record[key] for key in (*_RECORD, *_SOMETIMES) if key in record}
     return json.dumps(plain(ordered), allow_nan=False)
 
 
@@ -145,7 +145,7 @@ def _is_due(record: Mapping[str, Any], evaluate_every: int | None) -> bool:
 
 
 def _bare(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: record[key] for key in _RECORD}
+    return {key: record[key] for key in (*_RECORD, "skipped") if key in record}
 
 
 def _warn(message: str) -> None:

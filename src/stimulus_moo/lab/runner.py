@@ -43,6 +43,8 @@ def run_one(
     data: Path | None = None,
     progress: Watch | None = None,
     checkpoint_every: int | None = None,
+    workers: int = 0,
+    on_nonfinite: str = "raise",
 ) -> dict[str, Any]:
     """Run one method with one seed, and return its summary.
 
@@ -56,12 +58,13 @@ def run_one(
         data: the data folder.
         progress: what shows the run.
         checkpoint_every: in steps; default a tenth of the steps, at most 1000, or 25 where only gradients are limited.
+        workers, on_nonfinite: as for ``fit``.
 
     Raises:
         RunError: the directory is in use, or holds a run already, another run or a damaged one.
         Interrupted: a signal came; the run can be resumed.
     """
-    training = Training(experiment, method, settings, seed, out, checkpoint_every)
+    training = Training(experiment, method, settings, seed, out, checkpoint_every, workers, on_nonfinite)
     with FolderLock(out):
         if open_folder(out, training.asked(), resume) is not None:
             complete = read_json(out / SUMMARY)
@@ -87,6 +90,8 @@ def compare(
     data: Path | None = None,
     progress: Watch | None = None,
     checkpoint_every: int | None = None,
+    workers: int = 0,
+    on_nonfinite: str = "raise",
 ) -> list[dict[str, Any]]:
     """Run methods with seeds, each in its directory under ``out``, and return the summaries, seed by seed.
 
@@ -112,6 +117,8 @@ def compare(
             data=data,
             progress=progress,
             checkpoint_every=checkpoint_every,
+            workers=workers,
+            on_nonfinite=on_nonfinite,
         )
         for method, seed, folder in planned
     ]

@@ -42,7 +42,7 @@ class Run:
     Attributes:
         experiment, method, seed: which run it is.
         settings: the whole of ``settings.json``: every setting by its name, versions, machine, data and tasks.
-        records: the lines of ``metrics.jsonl`` in order.
+        records: the lines of ``metrics.jsonl`` in order, without those of skipped steps.
         summary: the whole of ``summary.json``; empty while the run is not complete.
         folder: where it was found.
     """
@@ -205,9 +205,10 @@ def read_records(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _load_run(folder: Path, settings: dict[str, Any]) -> Run:
-    records, problems = read_records(folder)
+    lines, problems = read_records(folder)
     for problem in problems:
         _warn(f"{problem}; it is left out")
+    records = [line for line in lines if not line.get("skipped")]
     try:
         summary = read_json(folder / SUMMARY) or {}
     except RunError as error:

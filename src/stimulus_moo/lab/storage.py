@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stimulus_moo import StimulusError
-from stimulus_moo.files import write_whole
+from stimulus_moo.files import not_written, write_whole
 
 
 class RunError(StimulusError):
@@ -104,21 +104,23 @@ class Appender:
         """Add a line.
 
         Raises:
-            OSError: it could not be written, for example on a full disk; what was written of it is taken back.
+            NotWritten: it could not be written, for example on a full disk; what was written of it is taken back.
         """
         data = f"{line}\n".encode()
         size = os.fstat(self._file).st_size
-        try:
-            written = os.write(self._file, data)
-            while written < len(data):
-                written += os.write(self._file, data[written:])
-        except OSError:
-            os.ftruncate(self._file, size)
-            raise
+        with not_written(self.path):
+            try:
+                written = os.write(self._file, data)
+                while written < len(data):
+                    written += os.write(self._file, data[written:])
+            except OSError:
+                os.ftruncate(self._file, size)
+                raise
 
     def sync(self) -> None:
         """Wait until every line is on the disk."""
-        os.fsync(self._file)
+        with not_written(self.path):
+            os.fsync(self._file)
 
     def close(self) -> None:
         """Close the file."""

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Training:
-    """What a run is, apart from its problem: experiment, method, settings, seed, and the directory it is kept in."""
+    """What a run is, apart from its problem: experiment, method, settings, seed, and the directory it is kept in.
+
+    How often it is saved, who fetches its batches and what a NaN does to it may change when it is resumed.
+    """
 
     experiment: Experiment
     method: str
@@ -31,6 +34,8 @@ class Training:
     seed: int
     out: Path
     checkpoint_every: int | None = None
+    workers: int = 0
+    on_nonfinite: str = "raise"
 
     def asked(self) -> dict[str, Any]:
         """Return what decides the run; a directory is resumed only with the same."""
@@ -103,6 +108,8 @@ class Training:
                 checkpoint=self.out,
                 checkpoint_every=self.every,
                 resume=resume,
+                workers=self.workers,
+                on_nonfinite=self.on_nonfinite,
                 **self.settings.for_method(self.method),
             )
         except NonFiniteError as error:
@@ -122,9 +129,10 @@ class Training:
         return {
             **recorder.finish(result.history, self.settings.evaluate_every),
             "steps": result.steps,
-            "full_losses": result.losses,
+            "full_losses": result.losses or None,  # None: nothing finite could be measured
             "stationarity": result.stationarity,
             "stopped": result.stopped,
+            "skipped": result.skipped,
             "seconds": recorder.seconds,
             "test": problem.test(problem.model) if problem.test else {},
             "diverged": False,

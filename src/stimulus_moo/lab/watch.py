@@ -86,15 +86,16 @@ def run_line(summary: dict[str, Any]) -> str:
     name = f"{summary['experiment']}, {summary['method']}, seed {summary['seed']}"
     if summary["diverged"]:
         return f"{name}: diverged after {summary['steps']} steps: {summary['error']}"
+    skipped = f" ({summary['skipped']:,} skipped)" if summary.get("skipped") else ""
     return (
-        f"{name}: {summary['steps']:,} steps, {summary['samples']:,} samples, {summary['gradients']:,} gradients, "
-        f"training losses {_some(summary['full_losses'])}, stationarity {_number(summary['stationarity'])}, "
-        f"{summary['seconds']:.1f} s"
+        f"{name}: {summary['steps']:,} steps{skipped}, {summary['samples']:,} samples, "
+        f"{summary['gradients']:,} gradients, training losses {_some(summary['full_losses'] or [])}, "
+        f"stationarity {_number(summary['stationarity'])}, {summary['seconds']:.1f} s"
     )
 
 
 def _some(losses: list[float]) -> str:
-    return " ".join(map(_number, losses[:4])) + (f" and {len(losses) - 4} more" if len(losses) > 4 else "")
+    return (" ".join(map(_number, losses[:4])) or "-") + (f" and {len(losses) - 4} more" if len(losses) > 4 else "")
 
 
 def _number(value: float | None) -> str:

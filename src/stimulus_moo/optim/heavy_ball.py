@@ -48,7 +48,14 @@ class HeavyBall(Optimizer):
     def __init__(self, params: ParamsT, lr: float, momentum: float = 0.5, *, weight_decay: float = 0.0) -> None:
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         _check(defaults)
-        super().__init__(params, defaults)
+        try:
+            super().__init__(params, defaults)
+        except InvalidOption:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InvalidOption(
+                f"params must be parameters or parameter groups, for instance model.parameters(), found {params!r}"
+            ) from error
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters with options of its own."""

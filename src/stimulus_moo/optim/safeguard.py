@@ -113,11 +113,12 @@ class Safeguard(Stateful):
         """Do what ``MultiGradient.backward`` does, after taking the last step back as often as need be.
 
         Raises:
-            NonFiniteError: it goes on even next to the last point; parameters and optimizer are as they were.
+            NonFiniteError: there is NaN or infinity even next to the last point, and it is not to be skipped. As after
+                any error, parameters, counters and optimizer are as they were.
         """
         mg, retries = self.multigradient, 0
         kept: list[Tensor] = []  # x_t as the user's optimizer left it, once it is taken back
-        momentum, scale = self.optimizer.state, self.scale
+        momentum, scale, counts = self.optimizer.state, self.scale, (mg.samples, mg.gradients)
         while True:
             account = Account()
             judge = self._judge if retries < self.patience else None
@@ -126,9 +127,12 @@ class Safeguard(Stateful):
                 break
             except BaseException as error:
                 refused = isinstance(error, _Refused | NonFiniteError)
-                if not refused or retries == self.patience or not self._has_moved():
+                hopeless = account.paired and account.before is None  # it is no better at x_{t-1}
+                if not refused or hopeless or retries == self.patience or not self._has_moved():
                     self._put(kept)
-                    self.optimizer.state, self.scale = momentum, scale
+                    self.optimizer.state, self.scale, (mg.samples, mg.gradients) = momentum, scale, counts
+                    if isinstance(error, NonFiniteError):
+                        return mg.skip(error, anchored=account.anchored)
                     raise
                 kept = kept or [parameter.detach().clone() for parameter in mg.objective.parameters]
                 retries += 1

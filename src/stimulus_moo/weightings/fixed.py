@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo.errors import InvalidOption
-from stimulus_moo.options import real
+from stimulus_moo.options import reals
 from stimulus_moo.weightings.base import Weighting
 
 
@@ -26,8 +26,7 @@ class Fixed(Weighting):
     def __init__(self, weights: Sequence[float] | Tensor | None = None) -> None:
         self.weights: Tensor | None = None
         if weights is not None:
-            values = weights.tolist() if isinstance(weights, Tensor) else list(weights)
-            numbers = [real(f"weights[{s}]", value, low=0.0) for s, value in enumerate(values)]
+            numbers = reals("weights", weights, low=0.0)
             if not any(numbers):
                 raise InvalidOption(f"weights must hold a positive number, found {numbers}")
             self.weights = torch.tensor(numbers, dtype=torch.float64)

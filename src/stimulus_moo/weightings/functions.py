@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stimulus_moo.errors import InvalidOption
 from stimulus_moo.weightings import solver
 from stimulus_moo.weightings.solver import FloatArray
 
@@ -60,7 +61,11 @@ def kkt_residual(gramian: Array, weights: Array) -> float:
 
 
 def _plain(value: Tensor | FloatArray) -> FloatArray:
-    return value.detach().double().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value, dtype=np.float64)
+    try:
+        found = value.detach().double().cpu().numpy() if isinstance(value, Tensor) else value
+        return np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidOption(f"expected a tensor or an array of numbers, found {value!r}") from error
 
 
 def _like(result: FloatArray, given: Array) -> Array:

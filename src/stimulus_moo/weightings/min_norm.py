@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo.errors import InvalidOption
-from stimulus_moo.options import real
+from stimulus_moo.options import flag, reals
 from stimulus_moo.weightings.base import Weighting
 from stimulus_moo.weightings.solver import FloatArray, min_norm_weights
 
@@ -40,9 +40,8 @@ class MinNorm(Weighting):
     def __init__(self, preference: Sequence[float] | None = None, *, normalise: bool = False) -> None:
         self.preference: FloatArray | None = None
         if preference is not None:
-            numbers = [real(f"preference[{s}]", p, low=0.0, open_low=True) for s, p in enumerate(preference)]
-            self.preference = np.array(numbers)
-        self.normalise = bool(normalise)
+            self.preference = np.array(reals("preference", preference, low=0.0, open_low=True))
+        self.normalise = flag("normalise", normalise)
 
     def __call__(self, gramian: Tensor) -> Tensor:
         """Solve the problem exactly."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from stimulus_moo.options import Bounded, Schedule, choice, real
+from stimulus_moo.options import Bounded, Schedule, choice, flag, real
 from stimulus_moo.weightings.base import Weighting
 from stimulus_moo.weightings.solver import project_simplex
 
@@ -44,7 +44,7 @@ class ProjectedDescent(Weighting):
         self.gamma = Bounded("gamma", gamma, 0.0, math.inf)
         self.rho = real("rho", rho, low=0.0)
         self.projection = choice("projection", projection, ("simplex", "softmax"))
-        self.normalise = bool(normalise)
+        self.normalise = flag("normalise", normalise)
         self.t = 0
         self.previous: Tensor | None = None  # lambda_{t-1}
 

@@ -1,3 +1,4 @@
+import contextlib
 import hashlib
 import threading
 import time
@@ -44,6 +45,22 @@ class Handler(BaseHTTPRequestHandler):
 
     def longer(self, start):
         self.answer(200, CONTENT + b"more")
+
+    def lies_short(self, start):
+        """Claim a length and send more."""
+        self.answer(200, CONTENT, length=HALF)
+
+    def lies_long(self, start):
+        """Claim a length that never comes."""
+        self.answer(200, CONTENT[:HALF], length=10**12)
+
+    def endless(self, start):
+        """Claim no length and send on and on."""
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while not self.server.released.is_set():
+                self.wfile.write(CONTENT)
 
     def shorter(self, start):
         self.answer(200, CONTENT[:HALF])
@@ -120,6 +137,9 @@ def test_a_server_without_ranges_is_asked_again_from_the_start(server, tmp_path)
         ("wrong", "hash"),
         ("longer", "the server sent more"),
         ("shorter", "the server closed after"),
+        ("lies_short", "the server closed after"),
+        ("lies_long", "file.bin"),
+        ("endless", "the server sent more"),
         ("wrong_range", "file.bin"),
         ("stall", "timed out"),
     ],

@@ -71,10 +71,15 @@ def _load(path: Path, layout: Layout) -> Arrays | None:
     ) as error:
         _logger.warning("%s: damaged, building it again (%s)", path, error)
         return None
-    if any((str(arrays[name].dtype), arrays[name].shape) != wanted for name, wanted in layout.items()):
+    if any(_layout(arrays[name]) != wanted for name, wanted in layout.items()):
         _logger.warning("%s: not what was expected, building it again", path)
         return None
     return arrays
+
+
+def _layout(found: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Return dtype and shape; None for a member of the archive that is no array, which numpy gives as bytes."""
+    return (str(found.dtype), found.shape) if isinstance(found, np.ndarray) else None
 
 
 def _store(path: Path, arrays: Arrays) -> None:

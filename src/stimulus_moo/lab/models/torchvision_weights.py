@@ -21,8 +21,8 @@ def load_torchvision_weights(model: ResNet18, state_dict: Mapping[str, Tensor] |
     Args:
         model: the ``ResNet18`` to fill; torchvision's own weights need ``norm="batch"``, width 64 and the
             ImageNet stem.
-        state_dict: the source, such as ``torch.load("resnet18.pth")``; ``None`` takes the ImageNet weights
-            from torchvision, which downloads them on first use.
+        state_dict: the source, such as ``torch.load("resnet18.pth", weights_only=True)``; ``None`` takes the
+            ImageNet weights from torchvision, which downloads them on first use.
 
     Raises:
         InvalidOption: a name is missing, unknown, of another shape or no tensor. The model is unchanged then.

@@ -1,0 +1,222 @@
+"""Runs on disks that are full, read-only or gone, and runs that are told to stop: what is said, and what is left.
+
+Each fault strikes a run from inside, when its losses are evaluated for the n-th time, so that a checkpoint is there
+already. Then the fault is taken away, the run is resumed, and it must equal one that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from reliability.kills import difference
+from stimulus_moo import NotWritten, checkpoint
+from stimulus_moo.lab.experiment import Experiment
+from stimulus_moo.lab.interrupt import Interrupted
+from stimulus_moo.lab.lock import FolderLock
+from stimulus_moo.lab.runner import run_one
+from stimulus_moo.lab.storage import RunError
+
+TITLE = "Disks and signals"
+TEXT = """
+A fault strikes a run after its first checkpoints; it is taken away again, and the run is resumed and compared with one
+that nobody disturbed. "Disk full" is a file system of 4 MB, filled up to some bytes. "Removed": the directory is moved
+away.
+"""
+COLUMNS = ("fault", "what is said", "exit code", "checkpoints whole", "resumed run equal")
+
+_DISK = 4 << 20
+_NOBODY = 65534
+AT = 60  # evaluations of the losses before a fault strikes
+
+#: a fault: from a folder to a context in which the run is made and which ends the fault, given what makes it strike
+Fault = Callable[[Path], AbstractContextManager[Callable[[], Any]]]
+
+
+class CannotMount(Exception):
+    """This machine does not let us make a small file system."""
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """Mount a file system of 4 MB on a folder."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(folder)]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise CannotMount(str(error)) from error
+    if found.returncode:
+        raise CannotMount(found.stderr.strip())
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def full(left: int) -> Fault:
+    """A disk that fills up until so many bytes are left."""
+
+    @contextmanager
+    def fault(folder: Path) -> Iterator[Callable[[], Any]]:
+        filler = folder / "filler"
+
+        def strike() -> None:
+            system = os.statvfs(folder)
+            filler.write_bytes(bytes(max(0, system.f_bavail * system.f_frsize - left)))
+
+        yield strike
+        filler.unlink()
+
+    return fault
+
+
+@contextmanager
+def too_long(folder: Path) -> Iterator[Callable[[], Any]]:
+    """Files may not grow beyond a kilobyte: what a disk quota does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[Callable[[], Any]]:
+    """The directory may no longer be written to; the superuser, who always may, becomes somebody else for the time."""
+    root = os.geteuid() == 0
+    run = folder / "run"
+    if root:
+        folder.chmod(0o777)
+        os.seteuid(_NOBODY)
+    try:
+        yield lambda: run.chmod(0o555)
+    finally:
+        if root:
+            os.seteuid(0)
+        run.chmod(0o755)
+
+
+@contextmanager
+def removed(folder: Path) -> Iterator[Callable[[], Any]]:
+    """Somebody moves the directory away."""
+    run = folder / "run"
+    yield lambda: run.rename(folder / "elsewhere")
+    (folder / "elsewhere").rename(run)
+
+
+def signalled(number: signal.Signals) -> Fault:
+    """A signal asks the run to stop."""
+
+    @contextmanager
+    def fault(folder: Path) -> Iterator[Callable[[], Any]]:
+        yield lambda: signal.raise_signal(number)
+
+    return fault
+
+
+FAULTS: dict[str, Fault] = {
+    "disk full, 0 bytes left": full(0),
+    "disk full, 4 kB left": full(4 << 10),
+    "disk full, 12 kB left": full(12 << 10),
+    "file size limited": too_long,
+    "read-only directory": read_only,
+    "directory removed": removed,
+    "Ctrl-C": signalled(signal.SIGINT),
+    "SIGTERM": signalled(signal.SIGTERM),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run took a fault."""
+
+    said: str
+    code: int
+    whole: int
+    differs: list[str]
+
+
+def outcome(
+    name: str, folder: Path, whole: Path, experiment: Experiment, method: str = "stimulus-m", *, at: int = AT
+) -> Outcome:
+    """Let a fault strike a run in ``folder``, resume it, and compare it with the run in ``whole``.
+
+    Raises:
+        CannotMount: the fault needs a file system of its own and this machine does not give one.
+    """
+    place = folder / "run"
+    disk = small_disk(folder) if name.startswith("disk") else _nothing()
+    with disk:
+        with FAULTS[name](folder) as strike:
+            said, code = _run(striking(experiment, at, strike), method, place)
+        kept = [checkpoint.read(path) for path in checkpoint.files(place)]
+        run_one(experiment, method, experiment.settings, 0, place, resume=True, checkpoint_every=3)
+        return Outcome(said.replace(str(folder), "DIR"), code, len(kept), difference(place, whole))
+
+
+def _run(experiment: Experiment, method: str, place: Path) -> tuple[str, int]:
+    """Return what a run says at its end and the exit code of the command line for it."""
+    try:
+        run_one(experiment, method, experiment.settings, 0, place, checkpoint_every=3)
+    except (NotWritten, RunError) as error:
+        return str(error), 2
+    except Interrupted as stopped:
+        return "everything measured so far is kept; to go on: ...", stopped.code
+    return "nothing", 0
+
+
+def striking(experiment: Experiment, at: int, strike: Callable[[], Any]) -> Experiment:
+    """Return the experiment with losses that do something when they are evaluated for the ``at``-th time."""
+
+    def build(*given: Any) -> Any:
+        problem, calls = experiment.build(*given), 0
+
+        def losses(model: Any, batch: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                strike()
+            return problem.losses(model, batch)
+
+        return dataclasses.replace(problem, losses=losses)
+
+    return dataclasses.replace(experiment, build=build)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def rows(*, quick: bool = False) -> list[list[object]]:
+    """Return one row per fault."""
+    from stimulus_moo.lab.experiments import EXPERIMENTS
+
+    digits = EXPERIMENTS["digits"]
+    changes = {"steps": 40, "n": 256, "period": 8, "evaluate_every": 8}
+    experiment = dataclasses.replace(digits, settings=digits.settings.override(changes))
+    found: list[list[object]] = []
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)  # somebody else must find the way
+        whole = Path(name, "whole")
+        run_one(experiment, "stimulus-m", experiment.settings, 0, whole)
+        for i, fault in enumerate(list(FAULTS)[:: 4 if quick else 1]):
+            folder = Path(name, str(i))
+            folder.mkdir()
+            try:
+                o = outcome(fault, folder, whole, experiment)
+                found.append([fault, o.said, o.code, o.whole, "no: " + ", ".join(o.differs) if o.differs else "yes"])
+            except CannotMount as error:
+                found.append([fault, f"not tried: {error}", "", "", ""])
+        with FolderLock(whole):
+            said, code = _run(experiment, "stimulus-m", whole)
+        found.append(["a second run in the directory", said.replace(name, "DIR"), code, "", ""])
+    return found

@@ -1,0 +1,128 @@
+"""A long run of small steps with checkpoints and callbacks: memory, file handles and time per step from end to end."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import threading
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stimulus_moo import Progress, fit
+
+TITLE = "Soak"
+TEXT = """
+`fit` on a small model, spread over the minutes, with a checkpoint every 500 steps, an evaluation every 1,000 and a
+callback at each. "At first" is the median over the second tenth of the run, "at last" the largest value of the last
+tenth. The time of a step is processor time, the median over a tenth of the steps.
+"""
+COLUMNS = ("what", "at first", "at last", "change", "bar", "met")
+STEPS, MINUTES = 100_000, 30.0
+_SAMPLES = 1000  # looks at the process
+
+
+@dataclass
+class Watcher:
+    """The callback that looks at the process, and that spreads the steps over the time."""
+
+    steps: int
+    seconds: float
+    looks: list[tuple[int, int, int]] = field(default_factory=list)  # memory in kB, file handles, threads
+
+    def __post_init__(self) -> None:
+        self.cpu = array("d", bytes(8 * self.steps))  # all of it now, so that watching does not grow
+        self._start = time.monotonic()
+        self._mark = time.thread_time()
+
+    def __call__(self, told: Progress) -> None:
+        self.cpu[told.step - 1] = time.thread_time() - self._mark
+        if told.step % max(1, self.steps // _SAMPLES) == 0:
+            self.looks.append((memory(), len(os.listdir("/proc/self/fd")), threading.active_count()))
+        time.sleep(max(0.0, self._start + self.seconds * told.step / self.steps - time.monotonic()))
+        self._mark = time.thread_time()
+
+
+def window(values: Sequence[Any], first: float, last: float) -> Sequence[Any]:
+    """Return a part of what was seen, by shares of the run."""
+    return values[int(len(values) * first) : int(len(values) * last)]
+
+
+def memory() -> int:
+    """Return the resident memory of this process in kB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def losses(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+    return (model(batch[0]) - batch[1]).square().mean(0)
+
+
+def watch(steps: int, minutes: float) -> Watcher:
+    """Make the run and return what was seen of it."""
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randn(256, 8, generator=generator), torch.randn(256, 2, generator=generator)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    watcher = Watcher(steps, 60.0 * minutes)
+    with tempfile.TemporaryDirectory() as folder:
+        fit(
+            model,
+            losses,
+            data,
+            lr=0.01,
+            method="stimulus-m",
+            batch_size=16,
+            period=16,
+            steps=steps,
+            evaluate_every=1000,
+            checkpoint=folder,
+            checkpoint_every=500,
+            callbacks=[watcher],
+            progress=False,
+        )
+    return watcher
+
+
+def rows(*, quick: bool = False, steps: int = STEPS, minutes: float = MINUTES) -> list[list[object]]:
+    """Return memory, handles, threads and time per step, with their bars."""
+    if quick:
+        steps, minutes = 4000, 0.0
+    seen = watch(steps, minutes)
+    early, late = window(seen.looks, 0.1, 0.2), window(seen.looks, 0.9, 1.0)
+    kilobytes, handles, threads = (
+        (statistics.median(look[i] for look in early), max(look[i] for look in late)) for i in range(3)
+    )
+    growth = kilobytes[1] / kilobytes[0] - 1
+    cpu = [1e6 * statistics.median(window(seen.cpu, *part)) for part in ((0.1, 0.2), (0.9, 1.0))]
+    return [
+        ["steps, minutes", f"{steps:,}", f"{minutes:g}", "", "", ""],
+        [
+            "memory",
+            f"{kilobytes[0] / 1024:.1f} MB",
+            f"{kilobytes[1] / 1024:.1f} MB",
+            f"{growth:+.2%}",
+            "1%",
+            _met(growth <= 0.01),
+        ],
+        ["file handles", handles[0], handles[1], handles[1] - handles[0], "0", _met(handles[1] <= handles[0])],
+        ["threads", threads[0], threads[1], threads[1] - threads[0], "0", _met(threads[1] <= threads[0])],
+        [
+            "time of a step",
+            f"{cpu[0]:.0f} µs",
+            f"{cpu[1]:.0f} µs",
+            f"{cpu[1] / cpu[0] - 1:+.1%}",
+            "5%",
+            _met(cpu[1] <= 1.05 * cpu[0]),
+        ],
+    ]
+
+
+def _met(met: bool) -> str:
+    return "yes" if met else "no"
