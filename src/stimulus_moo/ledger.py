@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stimulus_moo.anchors import Anchor, Spread
 from stimulus_moo.engines import Engine, reached
 from stimulus_moo.engines.compiler import Compiler
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
@@ -20,6 +21,7 @@ from stimulus_moo.guard import Guard, swapped
 from stimulus_moo.intake import Intake, Undo, non_finite_gradient
 from stimulus_moo.objective import Objective, reaches_nothing
 from stimulus_moo.rows import Rows, Storage
+from stimulus_moo.share import ALL, Share
 
 #: Up to this many entries of U (S x P) an update is built beside the old rows, and taking it back is exact. Above, rows
 #: are updated in place, so that no second S x P matrix exists; a failed update is then taken back by evaluating it
@@ -56,7 +58,13 @@ class Entry:
 
 
 class Ledger:
-    """Keeps U and x_{t-1}, and applies updates to them as transactions: ``apply``, then ``commit`` or ``roll_back``."""
+    """Keeps U and x_{t-1}, and applies updates to them as transactions: ``apply``, then ``commit`` or ``roll_back``.
+
+    This is the ledger of one process. Where several make one step, each builds its own part of the update, and what a
+    subclass replaces (``_pieces``, ``_own``, ``_join_batch``, ``_join_anchor``, ``_tally``) joins them: ``summed.py``.
+    """
+
+    share: Share = ALL
 
     def __init__(self, objective: Objective, engine: Engine, storage: Storage | None = None) -> None:
         self.objective = objective
@@ -126,6 +134,9 @@ class Ledger:
                 with torch.no_grad():
                     torch._foreach_copy_(self.previous, list[Tensor](self.objective.parameters))
 
+    def abandon(self, error: BaseException) -> None:
+        """Let those who make this step together with us know that it has failed here."""
+
     def roll_back(self) -> None:
         """Take back what ``apply`` did; rows updated in place are restored by evaluating the update again."""
         pending, self._pending = self._pending, None
@@ -177,12 +188,13 @@ class Ledger:
     def _apply_anchor(self, update: Update, step: int, account: Account) -> None:
         anchor = update.anchor
         assert anchor is not None
-        for batch in anchor.batches():
+        for batch in anchor.batches(self.share, self._tally):
             for piece, size in self.objective.pieces(batch):
                 intake = self._accumulate(piece, step, float(size), account, size, square=anchor.estimates_variance)
                 if intake.squares is not None:
-                    anchor.observe(size, intake.squares, self.pending.sq_norms)
-        if self._pending is None:
+                    anchor.spread = anchor.spread.add(size, intake.squares)
+        self._join_anchor(anchor, account)
+        if self._pending is None or not account.seen:
             raise InvalidBatch(
                 "the anchor gave no batches: it is empty, or an iterator that was spent; pass a DataLoader or a list"
             )
@@ -190,15 +202,37 @@ class Ledger:
         self._pending.scale(update.now / account.seen)
 
     def _apply_batch(self, update: Update, batch: Any, step: int, guard: Guard, account: Account) -> None:
+        pieces = self._pieces(batch)
+        total = sum(size for _, size in pieces)
+        own = self._own(update, total)
+        if len(pieces) != 1 or not self._apply_compiled(own, batch, total, step, account):
+            self._begin_in_place(own)
+            self._accumulate_pieces(pieces, total, own, step, guard, account)
+        self._join_batch(update, account)
+        account.samples = account.seen
+        account.gradients = 2 * account.seen if update.before else account.seen
+
+    def _pieces(self, batch: Any) -> list[tuple[Any, int]]:
+        """Return what this process evaluates of a step's batch."""
         if batch is None:
             raise InvalidBatch("this estimator needs a batch at every step: call backward(batch), found None")
-        pieces = list(self.objective.pieces(batch))
-        total = sum(size for _, size in pieces)
-        if len(pieces) > 1 or not self._apply_compiled(update, batch, total, step, account):
-            self._begin_in_place(update)
-            self._accumulate_pieces(pieces, total, update, step, guard, account)
-        account.samples = total
-        account.gradients = 2 * total if update.before else total
+        return list(self.objective.pieces(batch))
+
+    def _own(self, update: Update, total: int) -> Update:
+        """Return the part of an update that this process makes with its ``total`` samples."""
+        return update
+
+    def _join_batch(self, update: Update, account: Account) -> None:
+        """Make the rows and the account of a batch those of all processes."""
+
+    def _join_anchor(self, anchor: Anchor, account: Account) -> None:
+        """Make the sums over an anchor and the account those of all processes, and let the anchor learn from them."""
+        if self._pending is not None:
+            anchor.learn(*self._tally(anchor.spread))
+
+    def _tally(self, spread: Spread) -> tuple[Spread, Callable[[], Tensor]]:
+        """Return what all processes have seen of an anchor so far, and a way to ask for ||sum of m g^s||^2."""
+        return spread, self.pending.sq_norms
 
     def _accumulate_pieces(
         self, pieces: list[tuple[Any, int]], total: int, update: Update, step: int, guard: Guard, account: Account
@@ -312,7 +346,7 @@ class Ledger:
     def _begin_in_place(self, update: Update) -> None:
         if update.keep and self.rows is not None and not self._staged(self.rows):
             self._torn = True
-            self._pending, self._reach = self.rows, self.rows.reach
+            self._pending, self._reach, self._kept = self.rows, self.rows.reach, update.keep
             if update.keep != 1.0:
                 self.rows.scale(update.keep)
             self._torn = False

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo import snapshot
+from stimulus_moo.distributed import find_group, unwrapped
 from stimulus_moo.engines import ENGINES, Engine
 from stimulus_moo.errors import InvalidOption, ModelChanged, StateMismatch, StimulusWarning
 from stimulus_moo.estimators import Estimator
@@ -21,6 +22,7 @@ from stimulus_moo.memory import MemoryEstimate, estimate
 from stimulus_moo.objective import Losses, Objective
 from stimulus_moo.options import choice, positive_integer
 from stimulus_moo.rows import Storage
+from stimulus_moo.sharding import open_ledger
 from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import GramianToWeights, as_weighting, checked
 from stimulus_moo.weightings.min_norm import MinNorm
@@ -83,7 +85,10 @@ class MultiGradient(Stateful):
             ``torch.bfloat16`` halves the memory; sums are then rounded at random, so that they are right on average.
         rows_device: where the rows are kept; default beside the parameters. ``"cpu"`` frees an accelerator's memory for
             the price of moving every gradient.
-        process_group, shard: reserved for ``torch.distributed``; only the defaults work in this version.
+        process_group: the processes of ``torch.distributed`` that make every step together, each with its share of the
+            batch and of the anchor; default all of them where ``init_process_group`` was called, else this process on
+            its own. See ``docs/distributed.md``.
+        shard: split U over these processes, which divides its memory by their number.
 
     Raises:
         InvalidOption: an argument cannot work; the message says which and why.
@@ -125,21 +130,19 @@ class MultiGradient(Stateful):
             raise InvalidOption(
                 f"estimator must be an Estimator such as Recursive(anchor, period) or MiniBatch(), found {estimator!r}"
             )
-        if process_group is not None or shard:
-            raise InvalidOption(
-                f"process_group and shard need torch.distributed support, which this version does not have yet, found "
-                f"process_group={process_group!r}, shard={shard!r}; leave them at None and False"
-            )
+        self._group = find_group(process_group, shard)
+        self._shard = shard
         self.estimator = estimator
         self.weighting = as_weighting(MinNorm() if weighting is None else weighting)
-        self.objective = Objective(model, losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size)
+        inner = unwrapped(model)
+        self.objective = Objective(inner, losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size)
         self._engine = Engine(choice("engine", engine, ENGINES), model)
         if rows_dtype not in (None, torch.bfloat16, torch.float32, torch.float64):
             raise InvalidOption(
                 f"rows_dtype must be None, torch.bfloat16, torch.float32 or torch.float64, found {rows_dtype!r}"
             )
         self._storage = Storage(rows_dtype, _device(rows_device))
-        self._ledger = Ledger(self.objective, self._engine, self._storage)
+        self._ledger = self._open_ledger()
         self.t = 0  # calls of backward since the estimator's start
         self.samples = 0  # samples drawn
         self.gradients = 0  # per-sample multi-gradient evaluations (IFO calls)
@@ -158,6 +161,8 @@ class MultiGradient(Stateful):
             InvalidBatch, InvalidLosses, InvalidWeights: something given does not fit; the message says what.
             NonFiniteError: a loss or a gradient is NaN or infinite.
             ModelChanged: parameters were added, removed, frozen, cast or moved since the last call.
+            DistributedError: the processes could not make this step together. What one of them raises on its own, all
+                raise, and all are as before.
         """
         self._check_model()
         guard = Guard(self.objective.model, self.objective.parameters)
@@ -176,6 +181,7 @@ class MultiGradient(Stateful):
                     direction, sq_norm = self._ledger.pending.combine(weights)
                 self.estimator.record(float(sq_norm), anchored=anchored)
         except BaseException as error:
+            self._ledger.abandon(error)
             self._take_back(guard, *memory, error)
             raise
         self._ledger.commit(remember_rows=self.estimator.remembers, remember_point=self.estimator.two_point)
@@ -307,7 +313,10 @@ class MultiGradient(Stateful):
 
     def _adopt(self) -> None:
         self.objective.adopt()
-        self._ledger = Ledger(self.objective, self._engine, self._storage)
+        self._ledger = self._open_ledger()
+
+    def _open_ledger(self) -> Ledger:
+        return open_ledger(self._group, self._shard, self.objective, self._engine, self._storage)
 
     def _take_back(
         self, guard: Guard, engine: str, estimator: dict[str, Any], weighting: dict[str, Any], error: BaseException
