@@ -2,6 +2,7 @@
 
 from stimulus_moo.anchors import AdaptiveBatch
 from stimulus_moo.errors import (
+    DistributedError,
     InvalidBatch,
     InvalidLosses,
     InvalidOption,
@@ -9,6 +10,8 @@ from stimulus_moo.errors import (
     MissingDependency,
     ModelChanged,
     NonFiniteError,
+    RankFailed,
+    RankMismatch,
     StateMismatch,
     StimulusError,
     StimulusWarning,
@@ -22,6 +25,7 @@ from stimulus_moo.multigradient import MultiGradient, Step
 from stimulus_moo.optim import HeavyBall
 from stimulus_moo.random_clock import RandomClock
 from stimulus_moo.result import History, Result
+from stimulus_moo.tensorboard import TensorBoardLogger
 from stimulus_moo.weightings import (
     Fixed,
     MinNorm,
@@ -39,6 +43,7 @@ __all__ = [
     "METHODS",
     "PAPER_METHODS",
     "AdaptiveBatch",
+    "DistributedError",
     "Estimator",
     "Fixed",
     "Full",
@@ -61,6 +66,8 @@ __all__ = [
     "Progress",
     "ProjectedDescent",
     "RandomClock",
+    "RankFailed",
+    "RankMismatch",
     "Recursive",
     "Result",
     "Smoothed",
@@ -69,6 +76,7 @@ __all__ = [
     "StimulusError",
     "StimulusWarning",
     "Storm",
+    "TensorBoardLogger",
     "Tracking",
     "Update",
     "Weighting",

@@ -12,7 +12,26 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stimulus_moo import errors
 from stimulus_moo.errors import DistributedError, InvalidOption, NonFiniteError, RankFailed, StimulusError
-from stimulus_moo.share import Share
+from stimulus_moo.share import ALL, Share
+
+
+class Alone:
+    """A process on its own, with the messages of a group: nobody else is asked."""
+
+    share = ALL
+    rank, size = 0, 1
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return its own value."""
+        return [value]
+
+    def broadcast(self, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` returns."""
+        return make()
+
+    def any(self, wish: bool) -> bool:
+        """Return its own wish."""
+        return wish
 
 
 class Group:
@@ -101,8 +120,8 @@ class Group:
             ) from error
 
 
-def find_group(process_group: Any, shard: bool) -> Group | None:
-    """Return the group to make steps with, or None for a process on its own.
+def find_group(process_group: Any, shard: bool) -> Group | Alone:
+    """Return the group to make steps with, or this process on its own.
 
     Raises:
         InvalidOption: there is no such group, or this process is not in it.
@@ -116,13 +135,13 @@ def find_group(process_group: Any, shard: bool) -> Group | None:
                 "process_group and shard need torch.distributed: call torch.distributed.init_process_group first and "
                 f"start with torchrun, found process_group={process_group!r}, shard={shard!r} without it"
             )
-        return None
+        return Alone()
     if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
         raise InvalidOption(
             "process_group must be a group made by torch.distributed that this process is in, or None for all "
             f"processes, found {process_group!r}"
         )
-    return Group(process_group) if dist.get_world_size(process_group) > 1 else None
+    return Group(process_group) if dist.get_world_size(process_group) > 1 else Alone()
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -132,15 +151,13 @@ def unwrapped(model: nn.Module) -> nn.Module:
         InvalidOption: the model's parameters are split over the processes.
     """
     inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
-    if not isinstance(inner, nn.Module) or not dist.is_available():
-        return inner
-    from torch.distributed.fsdp import FullyShardedDataParallel
-    from torch.distributed.tensor import DTensor
-
-    flat = any(isinstance(module, FullyShardedDataParallel) for module in inner.modules())
-    split = [name for name, parameter in inner.named_parameters() if isinstance(parameter, DTensor)]
+    if not isinstance(inner, nn.Module):
+        return inner  # refused where the type of the model is checked
+    # By name: torch imports these classes only where somebody uses them, and that takes a second.
+    flat = [type(module).__name__ for module in inner.modules() if "FullyShardedDataParallel" in _classes(module)]
+    split = [name for name, parameter in inner.named_parameters() if "DTensor" in _classes(parameter)]
     if flat or split:
-        found = f"parameter {split[0]!r} is a DTensor" if split else "FullyShardedDataParallel"
+        found = f"parameter {split[0]!r} is a DTensor" if split else flat[0]
         raise InvalidOption(
             f"model must hold its whole parameters in every process, found {found}: FSDP and tensor parallelism are "
             "not supported; replicate the model and pass shard=True, which splits the S x P matrix of the estimate, "
@@ -168,6 +185,10 @@ def told(rank: int, description: dict[str, Any], step: int) -> StimulusError:
         rank=rank,
         step=step,
     )
+
+
+def _classes(value: object) -> list[str]:
+    return [kind.__name__ for kind in type(value).__mro__]
 
 
 def _collective(*names: str) -> Callable[..., Any]:

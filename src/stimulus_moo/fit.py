@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo import checkpoint as checkpoints
+from stimulus_moo.distributed import find_group
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
 from stimulus_moo.multigradient import MultiGradient
@@ -82,6 +83,8 @@ def fit(
     checkpoint_every: int = 1000,
     checkpoint_keep: int = 2,
     resume: bool = False,
+    process_group: Any = None,
+    shard: bool = False,
     **options: Unpack[MethodOptions],
 ) -> Result:
     """Train a model on several losses with any method of the table.
@@ -119,6 +122,9 @@ def fit(
         checkpoint_keep: how many of the last ones to keep; where the newest is damaged, the one before it is used.
         resume: continue from the checkpoint, or start where there is none yet. The result is that of a run without
             interruption, bit for bit on the CPU.
+        process_group, shard: as for ``MultiGradient``. All processes call ``fit`` with the same arguments; each takes
+            its part of the same batches, so the result is that of one process. Only the first writes checkpoints and
+            shows progress; callbacks are called in all of them, and one that returns True in any ends the run in all.
         options: what the method can be told beyond these: epsilon, sigma2, c_gamma, c_epsilon (STIMULUS+), alpha
             (CR-MOGM), beta, gamma, rho (MoCo), probability (PAGE-MOO), weights (scalarisation).
 
@@ -148,6 +154,7 @@ def fit(
         raise InvalidOption(f"workers must be 0 or a positive integer, found {workers!r}")
     source = as_source(dataset, collate_fn, workers=workers, pin=_on_accelerator(model))
     batch_size, period = _sizes(source, batch_size, period)
+    group = find_group(process_group, shard)
     settings = Settings(
         source=source,
         lr=real("lr", lr, low=0.0, open_low=True),
@@ -156,10 +163,25 @@ def fit(
         period=period,
         anchor_batch=positive_integer("anchor_batch", anchor_batch),
         seed=int(seed),
+        share=group.share,
         **options,
     )
     limits = _Limits.check(steps, gradients, tolerance, evaluate_every, period)
-    run = Run(model, losses, settings, chosen, weighting, optimizer, scheduler, shared, micro_batch, engine, mu)
+    run = Run(
+        model,
+        losses,
+        settings,
+        chosen,
+        weighting,
+        optimizer,
+        scheduler,
+        shared,
+        micro_batch,
+        engine,
+        mu,
+        process_group,
+        shard,
+    )
     run.evaluation = evaluation
     folder = None if checkpoint is None else Path(checkpoint)
     every = positive_integer("checkpoint_every", checkpoint_every)
@@ -167,7 +189,7 @@ def fit(
     if folder is not None:
         _open(run, folder, resume)
     saved = run.step
-    with ProgressBar(chosen.title, limits.steps, progress) as bar:
+    with ProgressBar(chosen.title, limits.steps, progress if group.rank == 0 else False) as bar:
         stopped = limits.reached(run)
         while stopped is None:
             record = run.advance()
@@ -176,12 +198,12 @@ def fit(
                 run.evaluate()
             told = Progress(run.step, run.history.last(), model, run.multigradient, run.optimizer)
             wishes = [callback(told) for callback in callbacks]
-            stopped = "callback" if any(wishes) else limits.reached(run)
+            stopped = "callback" if group.any(any(wishes)) else limits.reached(run)
             if folder is not None and run.step % every == 0:
-                checkpoints.save(folder, run.state_dict(), keep)
+                _save(run, folder, keep)
                 saved = run.step
     if folder is not None and saved != run.step:
-        checkpoints.save(folder, run.state_dict(), keep)
+        _save(run, folder, keep)
     return run.result(stopped)
 
 
@@ -231,18 +253,30 @@ def _sizes(source: Source | Stream, batch_size: int | None, period: int | None) 
     return batch_size, root if period is None else positive_integer("period", period)
 
 
+def _save(run: Run, folder: Path, keep: int) -> None:
+    state = run.state_dict()  # made by all processes together
+    if run.group.rank == 0:
+        checkpoints.save(folder, state, keep)
+
+
 def _open(run: Run, folder: Path, resume: bool) -> None:
+    state = run.group.broadcast(lambda: _read(folder, resume))
+    if state is not None:
+        run.load_state_dict(state)
+        logger.info("resumed %s at step %d", folder, run.step)
+
+
+def _read(folder: Path, resume: bool) -> dict[str, Any] | None:
     state = checkpoints.load(folder)
     if state is None:
-        return
+        return None
     if not resume:
         raise InvalidOption(
             f"checkpoint folder {str(folder)!r} holds a checkpoint already; pass resume=True to continue it, or name "
             "another folder"
         )
     checkpoints.sweep(folder)
-    run.load_state_dict(state)
-    logger.info("resumed %s at step %d", folder, run.step)
+    return state
 
 
 def _on_accelerator(model: torch.nn.Module) -> bool:

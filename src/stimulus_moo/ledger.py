@@ -111,6 +111,10 @@ class Ledger:
                 raise non_finite_gradient(bad, step)
         return gramian
 
+    def same(self, weights: Tensor) -> Tensor:
+        """Return the weights that all who make this step take."""
+        return weights
+
     @property
     def pending(self) -> Rows:
         """U_t of the update under way."""
@@ -189,7 +193,7 @@ class Ledger:
         anchor = update.anchor
         assert anchor is not None
         for batch in anchor.batches(self.share, self._tally):
-            for piece, size in self.objective.pieces(batch):
+            for piece, size in self._pieces(batch):
                 intake = self._accumulate(piece, step, float(size), account, size, square=anchor.estimates_variance)
                 if intake.squares is not None:
                     anchor.spread = anchor.spread.add(size, intake.squares)
@@ -213,7 +217,7 @@ class Ledger:
         account.gradients = 2 * account.seen if update.before else account.seen
 
     def _pieces(self, batch: Any) -> list[tuple[Any, int]]:
-        """Return what this process evaluates of a step's batch."""
+        """Return what this process evaluates of a batch."""
         if batch is None:
             raise InvalidBatch("this estimator needs a batch at every step: call backward(batch), found None")
         return list(self.objective.pieces(batch))

@@ -24,7 +24,7 @@ from stimulus_moo.options import choice, positive_integer
 from stimulus_moo.rows import Storage
 from stimulus_moo.sharding import open_ledger
 from stimulus_moo.state import Stateful
-from stimulus_moo.weightings.base import GramianToWeights, as_weighting, checked
+from stimulus_moo.weightings.base import Adapter, GramianToWeights, as_weighting, checked
 from stimulus_moo.weightings.min_norm import MinNorm
 
 logger = logging.getLogger("stimulus_moo")
@@ -178,6 +178,8 @@ class MultiGradient(Stateful):
                 assert losses is not None
                 with full_precision(self.objective.devices):
                     weights = checked(self.weighting(self._ledger.gramian(self.t)), len(losses))
+                    if isinstance(self.weighting, Adapter):  # a rule of the user's, which may be random
+                        weights = self._ledger.same(weights)
                     direction, sq_norm = self._ledger.pending.combine(weights)
                 self.estimator.record(float(sq_norm), anchored=anchored)
         except BaseException as error:

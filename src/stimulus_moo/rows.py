@@ -164,7 +164,7 @@ class Rows:
     def merge(self, other: Rows, weight: float) -> None:
         """Add ``weight`` times other rows of the same model."""
         self.cover(other.reach)
-        if self.layout == other.layout:
+        if self.layout == other.layout and type(self) is type(other):
             for mine, theirs in zip(self.blocks, other.blocks, strict=True):
                 mine.matrix.add_(theirs.matrix, alpha=weight)
             return

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo.anchors import Spread
-from stimulus_moo.distributed import Group
+from stimulus_moo.distributed import Alone, Group
 from stimulus_moo.engines import Engine
 from stimulus_moo.errors import DistributedError
 from stimulus_moo.estimators import Update
@@ -20,9 +20,11 @@ from stimulus_moo.rows import Block, Rows, Storage
 from stimulus_moo.summed import Head, SummedLedger
 
 
-def open_ledger(group: Group | None, shard: bool, objective: Objective, engine: Engine, storage: Storage) -> Ledger:
+def open_ledger(
+    group: Group | Alone, shard: bool, objective: Objective, engine: Engine, storage: Storage | None = None
+) -> Ledger:
     """Return the ledger for a process on its own, for one of several, or for one that keeps only its columns of U."""
-    if group is None:
+    if isinstance(group, Alone):
         return Ledger(objective, engine, storage)
     kind = ShardedLedger if shard else SummedLedger
     return kind(group, objective, engine, storage)
@@ -53,7 +55,12 @@ class ShardedRows(Rows):
     """
 
     def __init__(
-        self, group: Group, parameters: Sequence[Tensor], objectives: int, decisive: Sequence[bool], storage: Storage
+        self,
+        group: Group,
+        parameters: Sequence[Tensor],
+        objectives: int,
+        decisive: Sequence[bool],
+        storage: Storage,
     ) -> None:
         super().__init__(parameters, objectives, decisive, storage)
         self.group = group

@@ -79,6 +79,10 @@ class SummedLedger(Ledger):
         super().clear()
         self._objectives, self._checked = 0, False
 
+    def same(self, weights: Tensor) -> Tensor:
+        """Return the first process's weights: a rule may draw random numbers, and each process has its own stream."""
+        return self.group.sum(weights.clone() if self.group.rank == 0 else torch.zeros_like(weights))
+
     def abandon(self, error: BaseException) -> None:
         """Tell the others, where they do not know yet: they are waiting for our part of a message."""
         if isinstance(error, DistributedError) or not self._open:
