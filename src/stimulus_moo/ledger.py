@@ -19,6 +19,7 @@ from stimulus_moo.estimators import Update
 from stimulus_moo.finite import finite
 from stimulus_moo.guard import Guard, swapped
 from stimulus_moo.intake import Intake, Undo, non_finite_gradient
+from stimulus_moo.memory import MemoryEstimate
 from stimulus_moo.objective import Objective, reaches_nothing
 from stimulus_moo.rows import Rows, Storage
 from stimulus_moo.share import ALL, Share
@@ -167,6 +168,10 @@ class Ledger:
     def stages(self, objectives: int) -> bool:
         """Tell whether updates of so many rows are built beside the old ones."""
         return objectives * self.objective.dimension <= STAGED_ENTRIES and self.storage.plain
+
+    def adjusted(self, estimate: MemoryEstimate) -> MemoryEstimate:
+        """Return the estimate of one process's memory as it is for this ledger."""
+        return estimate
 
     def survey(self, batch: Any, step: int) -> tuple[int, list[int]]:
         """Evaluate a batch without a trace; return S and which objectives reach each parameter, as bit masks."""

@@ -230,7 +230,7 @@ class MultiGradient(Stateful):
             objectives, reach = self.objective.count, self._ledger.layout
         if objectives is None:
             raise InvalidOption("memory_estimate needs a batch or objectives=S before the first step, found neither")
-        return estimate(
+        found = estimate(
             self.objective.parameters,
             positive_integer("objectives", objectives),
             reach,
@@ -239,6 +239,7 @@ class MultiGradient(Stateful):
             remembers=self.estimator.remembers,
             two_point=self.estimator.two_point,
         )
+        return self._ledger.adjusted(found)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides the future, as copies that load with ``torch.load(weights_only=True)``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,11 +14,16 @@ from stimulus_moo.distributed import Alone, Group
 from stimulus_moo.engines import Engine
 from stimulus_moo.errors import DistributedError
 from stimulus_moo.estimators import Update
+from stimulus_moo.guard import Guard
 from stimulus_moo.intake import Intake
 from stimulus_moo.ledger import Account, Ledger
+from stimulus_moo.memory import MemoryEstimate
 from stimulus_moo.objective import Objective
 from stimulus_moo.rows import Block, Rows, Storage
 from stimulus_moo.summed import Head, SummedLedger
+
+#: Up to so many parameters a step's own S rows are collected first and split up in one message; above, row by row.
+WHOLE = 1 << 19
 
 
 def open_ledger(
@@ -26,7 +32,9 @@ def open_ledger(
     """Return the ledger for a process on its own, for one of several, or for one that keeps only its columns of U."""
     if isinstance(group, Alone):
         return Ledger(objective, engine, storage)
-    kind = ShardedLedger if shard else SummedLedger
+    if not shard:
+        return SummedLedger(group, objective, engine, storage)
+    kind = ShardedLedger if objective.dimension <= WHOLE else StreamedLedger
     return kind(group, objective, engine, storage)
 
 
@@ -87,6 +95,26 @@ class ShardedRows(Rows):
         own = self.group.scatter_sum(message)
         for block, part in zip(blocks, own.split([block.width for block in blocks]), strict=True):
             block.matrix[block.objectives.index(objective)].add_(part.to(block.matrix.device))
+
+    def take(self, own: Rows | None) -> None:
+        """Add the sum over all processes of whole rows in the same layout; one that brings none takes part."""
+        self.settle()
+        size = self.group.size
+        message = torch.zeros(
+            size, sum(block.matrix.numel() for block in self.blocks), dtype=self._type(), device=self._place()
+        )
+        start = 0
+        for k, block in enumerate(self._sharded()):
+            stop = start + block.matrix.numel()
+            for rank in range(size if own is not None else 0):
+                assert own is not None
+                columns = own.blocks[k].matrix[:, rank * block.width : (rank + 1) * block.width]
+                message[rank, start:stop].view(-1, block.width)[:, : columns.shape[1]] = columns
+            start = stop
+        summed = self.group.scatter_sum(message)
+        matrices = [block.matrix for block in self.blocks]
+        for matrix, part in zip(matrices, summed.split([matrix.numel() for matrix in matrices]), strict=True):
+            matrix.view(-1).add_(part.to(matrix.device))
 
     def add_nothing(self, objective: int) -> None:
         """Take part in a row to which this process has nothing to add."""
@@ -195,13 +223,20 @@ class ShardedRows(Rows):
 
 
 class ShardedLedger(SummedLedger):
-    """A ledger that keeps this process's columns of U.
+    """A ledger that keeps this process's columns of U, and a second copy of them so that a failed step is taken back.
 
-    The rows of every evaluation are summed and split up as they come, one row per message, so that beside two copies of
-    its columns (the second, so that a failed step is taken back exactly) a process needs room for single rows only. The
-    processes go through their evaluations in rounds, each opened by a message of a few numbers: who still has something
-    to evaluate, and whether anyone has failed. One with fewer pieces than the others takes part with nothing.
+    What this process adds to an update is collected as whole rows for the time of a step, summed and split up in one
+    message, and let go.
     """
+
+    def __init__(self, group: Group, objective: Objective, engine: Engine, storage: Storage | None = None) -> None:
+        super().__init__(group, objective, engine, storage)
+        self._begun: ShardedRows | None = None  # the sum of the first part of an anchor
+
+    def apply(self, update: Update, batch: Any, step: int, guard: Guard) -> Account:
+        """Build U_t together."""
+        self._begun = None
+        return super().apply(update, batch, step, guard)
 
     def stages(self, objectives: int) -> bool:
         """Tell that updates are built beside the old rows: a part of U is small."""
@@ -212,6 +247,62 @@ class ShardedLedger(SummedLedger):
         rows = ShardedRows(self.group, self.objective.parameters, objectives, self.objective.decisive, self.storage)
         rows.make_room(self.layout)
         return rows
+
+    def adjusted(self, estimate: MemoryEstimate) -> MemoryEstimate:
+        """Divide the rows by the processes, and add what a step collects and sends."""
+        rows, staging = (-(-size // self.group.size) for size in (estimate.rows, estimate.staging))
+        return dataclasses.replace(
+            estimate, rows=rows, staging=staging, transient=estimate.transient + self._sent(estimate)
+        )
+
+    def _sent(self, estimate: MemoryEstimate) -> int:
+        return 2 * estimate.rows
+
+    def _blank(self, objectives: int) -> Rows:
+        return super().new_rows(objectives)
+
+    def _split_blank(self) -> ShardedRows:
+        """Return empty split rows, in memory that was used before if there is any."""
+        rows = super()._blank(self._objectives) if self._spare is not None else self.new_rows(self._objectives)
+        assert isinstance(rows, ShardedRows)
+        return rows
+
+    def _apply_compiled(self, update: Update, batch: Any, size: int, step: int, account: Account) -> bool:
+        if self.engine.name == "compiled":
+            self.engine.give_up("it needs all of U in one process, and shard=True splits it")
+        return False
+
+    def _entries_with_head(self) -> int:
+        return 0
+
+    def _receive(self, rows: Tensor | None, own: Rows | None, total: Head) -> None:
+        target = self._begun or self._split_blank()
+        target.make_room(self.layout)
+        reach = target.reach if own is None else [a | b for a, b in zip(target.reach, own.reach, strict=True)]
+        target.take(own)
+        target.reach = self._union(reach) if total.partial else list(self.layout)
+        self._pending = target
+
+    def _tally(self, spread: Spread) -> tuple[Spread, Callable[[], Tensor]]:
+        everyone = self._sum(Account(), spread, last=False)
+        assert isinstance(self._pending, ShardedRows)
+        self._begun, self._pending = self._pending, None
+        return everyone, self._begun.sq_norms
+
+
+class StreamedLedger(ShardedLedger):
+    """A ledger that keeps its columns of a large U, of which no process ever holds more than single rows besides.
+
+    The rows of every evaluation are summed and split up as they come, one row per message. The processes go through
+    their evaluations in rounds, each opened by a message of a few numbers: who still has something to evaluate, and
+    whether anyone has failed. One with fewer pieces than the others takes part with nothing.
+    """
+
+    def _sent(self, estimate: MemoryEstimate) -> int:
+        return estimate.transient  # one row
+
+    def _blank(self, objectives: int) -> Rows:
+        return self._split_blank()
 
     def _accumulate(
         self,
@@ -241,11 +332,6 @@ class ShardedLedger(SummedLedger):
             account.add(evaluated.losses, size)
         return intake
 
-    def _apply_compiled(self, update: Update, batch: Any, size: int, step: int, account: Account) -> bool:
-        if self.engine.name == "compiled":
-            self.engine.give_up("it needs all of U in one process, and shard=True splits it")
-        return False
-
     def _sum(self, account: Account, spread: Spread, *, last: bool = True) -> Spread:
         """Wait for the others; then the pending rows are the sums already, and the accounts are summed up."""
         while self._round(active=False):
@@ -257,8 +343,9 @@ class ShardedLedger(SummedLedger):
             return spread  # nobody has brought anything
         target = self._open_rows()
         head = Head(self._objectives, self._step, account, spread)
+        head.partial = target.reach != self.layout
         total = head.summed(self.group.sum(head.vector(torch.float64)))
-        target.reach = self._union(target.reach)
+        target.reach = self._union(target.reach) if total.partial else list(self.layout)
         return self._take_over(total, account)
 
     def _tally(self, spread: Spread) -> tuple[Spread, Callable[[], Tensor]]:

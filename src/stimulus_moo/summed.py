@@ -19,6 +19,7 @@ from stimulus_moo.errors import DistributedError, InvalidBatch, InvalidLosses, I
 from stimulus_moo.estimators import Update
 from stimulus_moo.guard import Guard
 from stimulus_moo.ledger import Account, Ledger
+from stimulus_moo.memory import MemoryEstimate
 from stimulus_moo.objective import Objective
 from stimulus_moo.rows import Rows, Storage
 
@@ -52,6 +53,7 @@ class SummedLedger(Ledger):
         self.group = group
         self.share = group.share
         self._objectives = 0  # S, once the processes have agreed on it and on ``layout``
+        self._agreed = self._objectives, self.layout  # as it was before the step under way
         self._checked = False  # have the processes been compared?
         self._open = True  # are the others still waiting for our part of the step?
         self._in_place = False  # are the rows updated in place in the step under way?
@@ -60,6 +62,7 @@ class SummedLedger(Ledger):
     def apply(self, update: Update, batch: Any, step: int, guard: Guard) -> Account:
         """Build U_t together; before the first step, compare the processes."""
         self._step = self.group.step = step
+        self._agreed = self._objectives, self.layout
         if not self._checked:
             self._compare(update, batch)
         return super().apply(update, batch, step, guard)
@@ -72,12 +75,18 @@ class SummedLedger(Ledger):
     def roll_back(self) -> None:
         """Take back what ``apply`` did."""
         self._open = True
+        self._objectives, self.layout = self._agreed
         super().roll_back()
 
     def clear(self) -> None:
         """Forget everything, and that the processes have agreed."""
         super().clear()
         self._objectives, self._checked = 0, False
+
+    def adjusted(self, estimate: MemoryEstimate) -> MemoryEstimate:
+        """Add the message, a copy of a small U."""
+        small = estimate.objectives * self.objective.dimension <= BUCKET
+        return dataclasses.replace(estimate, transient=estimate.transient + (estimate.rows if small else 0))
 
     def same(self, weights: Tensor) -> Tensor:
         """Return the first process's weights: a rule may draw random numbers, and each process has its own stream."""
@@ -227,15 +236,12 @@ class SummedLedger(Ledger):
         Raises:
             StimulusError: a process has failed, or they are not at the same step; nothing has been written then.
         """
-        entries = sum(
-            mask.bit_count() * parameter.numel()
-            for mask, parameter in zip(self.layout, self.objective.parameters, strict=True)
-        )
-        sent = [] if own is None or head.grown or entries > BUCKET else [block.matrix for block in own.blocks]
+        entries = self._entries_with_head()
         room = head.vector(self._message_type())
-        message = torch.zeros(len(room) + (entries if entries <= BUCKET else 0), dtype=room.dtype)
+        message = torch.zeros(len(room) + entries, dtype=room.dtype)
         message[: len(room)] = room
-        _pack(message[len(room) :], sent)
+        if entries and own is not None and not head.grown:
+            _pack(message[len(room) :], [block.matrix for block in own.blocks])
         message = self.group.sum(message)
         total = head.summed(message[: len(room)])
         if head.failed:
@@ -244,8 +250,16 @@ class SummedLedger(Ledger):
             self._raise_failure(None)
         self._require_same_step(total.step, head.step)
         if not total.grown:
-            self._receive(message[len(room) :] if entries <= BUCKET else None, own, total)
+            self._receive(message[len(room) :] if entries else None, own, total)
         return total
+
+    def _entries_with_head(self) -> int:
+        """Return how many entries of U travel with the head: all of a small one, none of a large one."""
+        entries = sum(
+            mask.bit_count() * parameter.numel()
+            for mask, parameter in zip(self.layout, self.objective.parameters, strict=True)
+        )
+        return entries if entries <= BUCKET else 0
 
     def _receive(self, rows: Tensor | None, own: Rows | None, total: Head) -> None:
         """Put the sum of the rows where U_t is built, and what they reach."""
