@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 from unittest import mock
 
@@ -85,11 +86,14 @@ def one_brings_everything(name: str) -> Tensor:
         return train(mg, [batch if mine else None for batch in cut(COLUMNS, 8)])
 
 
+def one_brings_everything_all_ways() -> list[Tensor]:
+    return [one_brings_everything(name) for name in WAYS]
+
+
 def test_processes_without_samples_take_part() -> None:
     alone = train(MultiGradient(two_heads(), two_losses, Recursive(cut(COLUMNS, 7), period=4)), cut(COLUMNS, 8))
-    for name in ("whole", "in parts", "streamed"):
-        for path in values(one_brings_everything, 2, name):
-            assert torch.allclose(path, alone, rtol=0, atol=1e-12)
+    for paths in values(one_brings_everything_all_ways, 2):
+        assert all(torch.allclose(path, alone, rtol=0, atol=1e-12) for path in paths)
 
 
 class Branches(nn.Module):
@@ -120,16 +124,19 @@ def branching(name: str) -> tuple[Tensor, list[bool]]:
     return path, [p.grad is None for p in model.parameters()]
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_what_any_process_reaches_all_have_room_for(name: str) -> None:
-    (first, missing), (second, missing_too) = values(branching, 2, name)
-    assert torch.equal(first, second)
-    assert missing == missing_too == [False] * 6
+def branching_all_ways() -> list[tuple[Tensor, list[bool]]]:
+    return [branching(name) for name in WAYS]
+
+
+def test_what_any_process_reaches_all_have_room_for() -> None:
     model = Branches()  # the same by one process: both parts of the batch in pieces of their own
     mg = MultiGradient(model, branch_losses, Storm(beta=0.5), micro_batch=6)
     x = COLUMNS[0][:6].abs()
     alone = train(mg, [torch.cat([x, x]), torch.cat([x, x]), torch.cat([x, -x])])
-    assert torch.allclose(first, alone, rtol=0, atol=1e-12)
+    for (first, missing), (second, missing_too) in zip(*values(branching_all_ways, 2), strict=True):
+        assert torch.equal(first, second)
+        assert missing == missing_too == [False] * 6
+        assert torch.allclose(first, alone, rtol=0, atol=1e-12)
 
 
 def adaptive_draws(sigma2: float | str) -> tuple[int, list[int], float | None]:
@@ -281,7 +288,7 @@ def save(steps: int, shard: bool) -> dict[str, Any]:
 def load(state: dict[str, Any], done: int, steps: int, shard: bool) -> Tensor:
     mg, optimizer = build("stimulus-m+", shard=shard)
     mg.objective.model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
+    optimizer.load_state_dict(deepcopy(state["optimizer"]))  # it works on what it is given
     mg.load_state_dict(state["mg"])
     for batch in batches(steps, own_share())[done:]:
         mg.backward(batch)
@@ -352,21 +359,23 @@ def fail(name: str, kind: str, at: int) -> list[str]:
     raise AssertionError("nothing failed")
 
 
-@pytest.mark.parametrize("name", WAYS)
-@pytest.mark.parametrize("kind", ["raises", "nan loss", "nan gradient"])
-def test_what_one_raises_all_raise_and_nothing_has_changed(name: str, kind: str) -> None:
-    for at in (2, 4) if kind == "raises" else (3,):  # in the anchor, at x_t, at x_{t-1}
-        first, last = values(fail, 2, name, kind, at)
+def fail_all_ways(kind: str, places: tuple[int, ...]) -> list[list[str]]:
+    return [fail(name, kind, at) for name in WAYS for at in places]
+
+
+@pytest.mark.parametrize(("kind", "places"), [("raises", (2, 3, 4)), ("nan loss", (4,)), ("nan gradient", (3,))])
+def test_what_one_raises_all_raise_and_nothing_has_changed(kind: str, places: tuple[int, ...]) -> None:
+    """At the second evaluation (in the anchor), the third (at x_{t-1}) and the fourth (at x_t)."""
+    for first, last in zip(*values(fail_all_ways, 2, kind, places), strict=True):
         if kind == "raises":
             assert last == ["Broken", "no more data"]
             assert first[0] == "RankFailed"
             assert "rank 1 raised Broken at step" in first[1]
             assert "no more data" in first[1]
-            assert first[2:] == []
         else:
             assert [first[0], last[0]] == ["NonFiniteError"] * 2
             assert all("objective 1" in said[1] for said in (first, last))
-            assert first[2:] == last[2:] == []
+        assert first[2:] == last[2:] == []
 
 
 def fail_early() -> None:
@@ -406,34 +415,40 @@ def disagree(what: str) -> None:
     batch: Any = data(8, dtype=torch.float32 if odd and what == "dtype" else torch.float64)
     if odd and what == "structure":
         batch = {"x": batch[0], "y": batch[1]}
-    estimator = Storm(0.5) if odd and what == "estimator" else MiniBatch()
-    mg = MultiGradient(model, losses, estimator)
+    mg = MultiGradient(model, losses, MiniBatch())
     if odd and what == "step":
         mg.t = 3
-    if what == "estimator":
-        mg.t = 1
-        mg._ledger.rows = mg._ledger.new_rows(2)
     mg.backward(batch)
 
 
-@pytest.mark.parametrize(
-    ("what", "error", "message"),
-    [
-        ("values", "RankMismatch", "parameter 'trunk.weight' is [5, 4] of torch.float64 with values"),
-        ("shape", "RankMismatch", "parameter 'left.weight' is [2, 5] of"),
-        ("dtype", "RankMismatch", "of torch.float32"),
-        ("name", "RankMismatch", "trunk.bias, right.weight, right.bias, other.weight, other.bias on rank 1 and"),
-        ("frozen", "RankMismatch", "the order of the parameters is"),
-        ("objectives", "InvalidLosses", "2 on rank 0, 3 on rank 1"),
-        ("structure", "RankMismatch", "the structure of the batch is"),
-        ("step", "RankMismatch", "the step is 3 on rank 1 and 0 on rank 0"),
-    ],
-)
-def test_processes_that_differ_are_told_before_the_first_step(what: str, error: str, message: str) -> None:
-    found = launch(disagree, 2, what)
-    assert [said.error for said in found] == [error] * 2
-    assert all(message in said.message for said in found), found[0].message
-    assert "rank 1" in found[0].message
+DIFFERENCES = [
+    ("values", "RankMismatch", "parameter 'trunk.weight' is [5, 4] of torch.float64 with values"),
+    ("shape", "RankMismatch", "parameter 'left.weight' is [2, 5] of"),
+    ("dtype", "RankMismatch", "of torch.float32"),
+    ("name", "RankMismatch", "trunk.bias, right.weight, right.bias, other.weight, other.bias on rank 1 and"),
+    ("frozen", "RankMismatch", "the order of the parameters is"),
+    ("objectives", "InvalidLosses", "2 on rank 0, 3 on rank 1"),
+    ("structure", "RankMismatch", "the structure of the batch is"),
+    ("step", "RankMismatch", "the step is 3 on rank 1 and 0 on rank 0"),
+]
+
+
+def disagree_about_all() -> list[tuple[str, str]]:
+    found = []
+    for what, *_ in DIFFERENCES:
+        try:
+            disagree(what)
+        except Exception as error:
+            found.append((type(error).__name__, str(error)))
+    return found
+
+
+def test_processes_that_differ_are_told_before_the_first_step() -> None:
+    for found in values(disagree_about_all, 2):
+        for (_, error, message), (raised, said) in zip(DIFFERENCES, found, strict=True):
+            assert raised == error, said
+            assert message in said
+            assert "rank 1" in said
 
 
 def bad_options() -> list[str]:

@@ -10,7 +10,7 @@ from tests.distributed.launch import values
 from tests.distributed.paths import Path, follow
 
 STEPS = 100
-NAMES = (*PAPER_METHODS, "page-moo")
+NAMES = PAPER_METHODS
 
 
 def all_paths() -> dict[tuple[str, bool], Path]:
