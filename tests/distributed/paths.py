@@ -18,7 +18,7 @@ from tests.harness import data, two_heads, two_losses, vector
 N, BATCH, PERIOD = 40, 8, 8
 COLUMNS = data(N, seed=3)
 SETTINGS = Settings(
-    source=as_source(COLUMNS), lr=0.05, momentum=0.5, batch_size=BATCH, period=PERIOD, anchor_batch=7, epsilon=0.05
+    source=as_source(COLUMNS), lr=0.05, momentum=0.5, batch_size=BATCH, period=PERIOD, anchor_batch=20, epsilon=0.05
 )
 #: where the shares of 2 and of 4 processes begin and end; one of the four has none
 BOUNDS = {1: (0.0, 1.0), 2: (0.0, 0.3, 1.0), 4: (0.0, 0.4, 0.4, 0.55, 1.0)}
