@@ -22,7 +22,8 @@ from torch import Tensor
 from benchmarks.cases import Case, lenet, mlp, resnet
 from benchmarks.sides import verdict
 from benchmarks.timing import Timings, milliseconds
-from stimulus_moo import MultiGradient, Recursive, distributed, sharding
+from stimulus_moo import MultiGradient, Recursive
+from stimulus_moo.distributed import group, sharded
 
 TITLE = "Several processes: bytes, state and speed"
 TEXT = """\
@@ -129,14 +130,14 @@ def _count(case: Case, way: str, steps: int) -> dict[str, Any]:
         return call
 
     with ExitStack() as changed:
-        changed.enter_context(mock.patch.object(sharding, "WHOLE", 0 if way == "streamed" else 1 << 30))
+        changed.enter_context(mock.patch.object(sharded, "WHOLE", 0 if way == "streamed" else 1 << 30))
         step, mg = _step(case, None, shard=way != "whole")
         step()  # the anchor, and what is exchanged once
         step()
         for module, name, factor, place in (
             (dist, "all_reduce", 2.0, 0),
-            (distributed, "_reduce_scatter", 1.0, 1),
-            (distributed, "_all_gather", 1.0, 0),
+            (group, "_reduce_scatter", 1.0, 1),
+            (group, "_all_gather", 1.0, 0),
         ):
             changed.enter_context(mock.patch.object(module, name, counted(getattr(module, name), factor, place)))
         _meet()
@@ -180,12 +181,12 @@ def _time(case: Case, blocks: int) -> dict[str, list[float]]:
     return found
 
 
-def _step(case: Case, group: Any, *, shard: bool = False) -> tuple[Callable[[], None], MultiGradient]:
+def _step(case: Case, among: Any, *, shard: bool = False) -> tuple[Callable[[], None], MultiGradient]:
     """Return an inner step on this rank's share of the batch."""
-    ranks, rank = (dist.get_world_size(), dist.get_rank()) if group is None else (1, 0)
+    ranks, rank = (dist.get_world_size(), dist.get_rank()) if among is None else (1, 0)
     share = tuple(column.tensor_split(ranks)[rank] for column in case.batch)
     model = case.copy()
-    mg = MultiGradient(model, case.losses, Recursive([share], period=10**9), process_group=group, shard=shard)
+    mg = MultiGradient(model, case.losses, Recursive([share], period=10**9), process_group=among, shard=shard)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def step() -> None:

@@ -62,7 +62,7 @@ class Ledger:
     """Keeps U and x_{t-1}, and applies updates to them as transactions: ``apply``, then ``commit`` or ``roll_back``.
 
     This is the ledger of one process. Where several make one step, each builds its own part of the update, and what a
-    subclass replaces (``_pieces``, ``_own``, ``_join_batch``, ``_join_anchor``, ``_tally``) joins them: ``summed.py``.
+    subclass replaces (``_pieces``, ``_own``, ``_join_batch``, ``_join_anchor``, ``_tally``) joins them: distributed/.
     """
 
     share: Share = ALL

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo import snapshot
-from stimulus_moo.distributed import find_group, unwrapped
+from stimulus_moo.distributed import find_group, open_ledger, unwrapped
 from stimulus_moo.engines import ENGINES, Engine
 from stimulus_moo.errors import InvalidOption, ModelChanged, StateMismatch, StimulusWarning
 from stimulus_moo.estimators import Estimator
@@ -22,7 +22,6 @@ from stimulus_moo.memory import MemoryEstimate, estimate
 from stimulus_moo.objective import Losses, Objective
 from stimulus_moo.options import choice, positive_integer
 from stimulus_moo.rows import Storage
-from stimulus_moo.sharding import open_ledger
 from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import Adapter, GramianToWeights, as_weighting, checked
 from stimulus_moo.weightings.min_norm import MinNorm

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from stimulus_moo import checkpoint as checkpoints
 from stimulus_moo.anchors import FullPass
 from stimulus_moo.batches import pick, rebuild
-from stimulus_moo.distributed import find_group
+from stimulus_moo.distributed import find_group, open_ledger
 from stimulus_moo.engines import Engine
 from stimulus_moo.errors import StateMismatch
 from stimulus_moo.methods import Method, Settings
@@ -23,7 +23,6 @@ from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.objective import Losses, Objective
 from stimulus_moo.random_clock import RandomClock
 from stimulus_moo.result import History, Result
-from stimulus_moo.sharding import open_ledger
 from stimulus_moo.sources import Stream
 from stimulus_moo.weightings.base import GramianToWeights
 

@@ -23,10 +23,9 @@ from stimulus_moo import (
     Recursive,
     Storm,
     measure,
-    sharding,
-    summed,
 )
 from stimulus_moo import ledger as ledgers
+from stimulus_moo.distributed import sharded, summed
 from stimulus_moo.engines import compiler
 from tests.distributed.launch import Said, launch, values
 from tests.distributed.paths import COLUMNS, Path, batches, build, follow, own_share
@@ -41,7 +40,7 @@ def way(name: str) -> Iterator[dict[str, bool]]:
     with (
         mock.patch.multiple(ledgers, STAGED_ENTRIES=1 << 16 if name in ("whole", "sharded") else 0),
         mock.patch.multiple(summed, BUCKET=16 if name == "in parts" else 1 << 22),
-        mock.patch.multiple(sharding, WHOLE=0 if name == "streamed" else 1 << 19),
+        mock.patch.multiple(sharded, WHOLE=0 if name == "streamed" else 1 << 19),
     ):
         yield {"shard": name in ("sharded", "streamed")}
 

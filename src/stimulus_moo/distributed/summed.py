@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 from stimulus_moo.anchors import Anchor, Spread
 from stimulus_moo.batches import leading_size, tensors
-from stimulus_moo.distributed import Group, describe, told
+from stimulus_moo.distributed.group import Group, describe, told
+from stimulus_moo.distributed.message import Head, pack, unpack
+from stimulus_moo.distributed.portrait import Portrait, digest, mismatch, portrait_of, structure_of
 from stimulus_moo.engines import Engine
 from stimulus_moo.errors import DistributedError, InvalidBatch, InvalidLosses, InvalidOption, RankMismatch
 from stimulus_moo.estimators import Update
@@ -25,9 +25,6 @@ from stimulus_moo.rows import Rows, Storage
 
 #: Entries of U that travel in one message. Up to so many, a step is one message; a larger U follows its head in parts.
 BUCKET = 1 << 22
-
-_DIGIT = 4096  # counts travel as digits that a float32 adds up exactly, for up to as many processes
-_DIGITS = 4
 
 
 class SummedLedger(Ledger):
@@ -111,53 +108,24 @@ class SummedLedger(Ledger):
 
     def _compare(self, update: Update, batch: Any) -> None:
         """Raise RankMismatch on all processes where the model, the step or the batch's structure differ."""
-        model, structure = self._portrait(update), _structure(batch)
+        model, structure = portrait_of(self, update, self._step), structure_of(batch)
         found = self._exchange_digests(model, structure)
         if found[:, 0].any():
             self._raise_failure(None)
         brought = found[:, 3] != 0
         if (found[:, 1:3] != found[0, 1:3]).any():
-            self._blame(self.group.gather(model), range(self.group.size))
+            raise mismatch(self.group.gather(model), range(self.group.size), self._step)
         first = int(brought.nonzero()[0]) if brought.any() else 0
         if (found[brought, 3:5] != found[first, 3:5]).any():
-            self._blame(self.group.gather(structure), [r for r in range(self.group.size) if brought[r]])
+            ranks = [rank for rank in range(self.group.size) if brought[rank]]
+            raise mismatch(self.group.gather(structure), ranks, self._step)
         self._checked = True
 
     def _exchange_digests(
-        self, model: dict[str, Any] | None = None, structure: dict[str, Any] | None = None, *, failed: bool = False
+        self, model: Portrait | None = None, structure: Portrait | None = None, *, failed: bool = False
     ) -> Tensor:
         """Return for every process: failed, two numbers for its model, two for its batch (zero where it has none)."""
-        return self.group.stack(torch.tensor([int(failed), *_digest(model), *_digest(structure)])).cpu()
-
-    def _blame(self, portraits: list[dict[str, Any]], ranks: Sequence[int]) -> None:
-        """Raise RankMismatch for the first rank that differs from the first."""
-        expected = portraits[ranks[0]]
-        for rank in ranks[1:]:
-            for name in [*expected, *portraits[rank]]:
-                mine, theirs = expected.get(name, "nothing"), portraits[rank].get(name, "nothing")
-                if mine != theirs:
-                    self._open = False
-                    raise RankMismatch(
-                        f"before step {self._step}: {name} is {theirs} on rank {rank} and {mine} on rank {ranks[0]}; "
-                        "build the same model from the same seed (or load the same state) on every rank, and let all "
-                        "batches have one structure"
-                    )
-
-    def _portrait(self, update: Update) -> dict[str, Any]:
-        """Return by name what must be the same in all processes."""
-        objective = self.objective
-        anchor = "no anchor" if update.anchor is None else update.anchor.kind
-        about: dict[str, Any] = {
-            "the step": self._step,
-            "the estimator's update": f"{update.keep} {update.now} {update.before} {anchor}",
-            "the order of the parameters": ", ".join(objective.names),
-            "the kind of rows": f"{type(self).__name__} of {self.storage.dtype or 'the parameters type'}",
-            "what the estimator keeps": f"{self.rows is not None} {self.previous is not None} {self.layout}",
-        }
-        for name, parameter, decisive in zip(objective.names, objective.parameters, objective.decisive, strict=True):
-            kind = f"{list(parameter.shape)} of {parameter.dtype}{'' if decisive else ', not shared'}"
-            about[f"parameter {name!r}"] = f"{kind} with values {_fingerprint(parameter)}"
-        return about
+        return self.group.stack(torch.tensor([int(failed), *digest(model), *digest(structure)])).cpu()
 
     # The step
 
@@ -241,7 +209,7 @@ class SummedLedger(Ledger):
         message = torch.zeros(len(room) + entries, dtype=room.dtype)
         message[: len(room)] = room
         if entries and own is not None and not head.grown:
-            _pack(message[len(room) :], [block.matrix for block in own.blocks])
+            pack(message[len(room) :], [block.matrix for block in own.blocks])
         message = self.group.sum(message)
         total = head.summed(message[: len(room)])
         if head.failed:
@@ -273,7 +241,7 @@ class SummedLedger(Ledger):
         self._torn = own is self.rows  # from here on it cannot be taken back
         self._pending = own
         if rows is not None:
-            _unpack(rows, [block.matrix for block in own.blocks])
+            unpack(rows, [block.matrix for block in own.blocks])
         else:
             self._sum_parts(own, muted)
         own.reach = self._union(reach) if total.partial else list(self.layout)
@@ -340,94 +308,6 @@ class SummedLedger(Ledger):
         return torch.float64 if torch.float64 in types else torch.float32
 
 
-class Head:
-    """What goes before the rows in a message: flags, counts, losses, and what an anchor's pieces say about sigma^2."""
-
-    def __init__(
-        self,
-        objectives: int,
-        step: int,
-        account: Account | None = None,
-        spread: Spread | None = None,
-        *,
-        failed: bool = False,
-    ) -> None:
-        self.objectives = objectives
-        self.step = step % _DIGIT
-        self.account = account or Account()
-        self.spread = spread or Spread()
-        self.failed = failed
-        self.grown = False  # has this process reached what there is no room for yet?
-        self.partial = False  # has it evaluated, and reached less than there is room for?
-
-    def vector(self, dtype: torch.dtype) -> Tensor:
-        """Return it as numbers that can be added up."""
-        zero = torch.zeros(self.objectives, dtype=torch.float64)
-        seen, losses, spread = self.account.seen, self.account.losses, self.spread
-        flags = [float(self.failed), float(self.grown), float(self.partial), float(self.step)]
-        counts = [digit for count in (seen, spread.pieces, spread.samples) for digit in _digits(count)]
-        sums = [
-            zero if losses is None else losses.detach().double().cpu() * seen,
-            zero if spread.weighted is None else spread.weighted,
-        ]
-        return torch.cat([torch.tensor(flags + counts, dtype=torch.float64), *sums]).to(dtype)
-
-    def summed(self, vector: Tensor) -> Head:
-        """Return the head that a sum of heads stands for; its step is the sum of their steps."""
-        values = vector.double().tolist()
-        counts = [_number(values[4 + _DIGITS * k : 4 + _DIGITS * (k + 1)]) for k in range(3)]
-        sums = torch.tensor(values[4 + 3 * _DIGITS :], dtype=torch.float64).split(self.objectives)
-        account = Account(losses=None if not counts[0] else sums[0] / counts[0], seen=counts[0])
-        total = Head(self.objectives, 0, account, Spread(counts[1], counts[2], sums[1]))
-        total.failed, total.grown, total.partial = (value > 0 for value in values[:3])
-        total.step = round(values[3])
-        return total
-
-
-def _digits(count: int) -> list[float]:
-    return [float(count // _DIGIT**k % _DIGIT) for k in range(_DIGITS)]
-
-
-def _number(digits: Sequence[float]) -> int:
-    return sum(int(digit) * _DIGIT**k for k, digit in enumerate(digits))
-
-
-def _pack(message: Tensor, matrices: Sequence[Tensor]) -> None:
-    """Write matrices one after the other into a message; nothing is left as it is, at zero."""
-    start = 0
-    for matrix in matrices:
-        message[start : start + matrix.numel()].copy_(matrix.view(-1))
-        start += matrix.numel()
-
-
-def _unpack(message: Tensor, matrices: Sequence[Tensor]) -> None:
-    for matrix, part in zip(matrices, message.split([matrix.numel() for matrix in matrices]), strict=True):
-        matrix.view(-1).copy_(part)
-
-
 def _is_empty(batch: Any) -> bool:
     first = next(tensors(batch), None)
     return first is not None and first.dim() > 0 and leading_size(batch) == 0
-
-
-def _structure(batch: Any) -> dict[str, Any] | None:
-    """Return what a batch must have in common with those of the other processes; None where there is none."""
-    if batch is None:
-        return None
-    leaves, structure = tree_flatten(batch)
-    kinds = [f"{leaf.dim()}-d {leaf.dtype}" if isinstance(leaf, Tensor) else type(leaf).__name__ for leaf in leaves]
-    return {"the structure of the batch": f"{structure} of {', '.join(kinds)}"}
-
-
-def _digest(portrait: dict[str, Any] | None) -> tuple[int, int]:
-    """Return two numbers that stand for a portrait; zeros for none."""
-    if portrait is None:
-        return 0, 0
-    code = hashlib.sha256(repr(sorted(portrait.items())).encode()).digest()
-    return 1 + int.from_bytes(code[:7], "little"), int.from_bytes(code[7:14], "little")
-
-
-def _fingerprint(parameter: Tensor) -> str:
-    """Return a short code for a tensor's values, bit for bit."""
-    values = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-    return hashlib.blake2b(values.data, digest_size=6).hexdigest()
