@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as runner
-from benchmarks import anchor, end_to_end, engines, memory, report, solver, stages, step_cost
+from benchmarks import anchor, distributed, end_to_end, engines, memory, report, solver, stages, step_cost
 from benchmarks.timing import Timings, alternate, milliseconds
 from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import find
@@ -19,7 +19,7 @@ from stimulus_moo.lab.data.folders import find
 # torch and TorchJD warn on their own behalf: the profiler, forked workers, deprecated names
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-MODULES = [step_cost, stages, engines, memory, anchor, end_to_end, solver]
+MODULES = [step_cost, stages, engines, memory, anchor, distributed, end_to_end, solver]
 PEERS = {step_cost: ["torchjd"], memory: ["torchjd"], end_to_end: ["torchjd"], solver: ["torchjd", "quadprog"]}
 
 

@@ -518,8 +518,8 @@ def test_freezing_all_that_decides_is_refused_again_and_again() -> None:
         ({"batch_size": 8}, "batch_size must be a function .* found 8"),
         ({"engine": "turbo"}, "engine must be one of 'auto', 'rowwise', 'batched', 'compiled', found 'turbo'"),
         ({"shared": [torch.zeros(1)]}, "shared must hold parameters of the model, found Tensor at position 0"),
-        ({"shard": True}, "process_group=None, shard=True; leave them"),
-        ({"process_group": "world"}, "process_group='world', shard=False; leave them"),
+        ({"shard": True}, "found process_group=None, shard=True without it"),
+        ({"process_group": "world"}, "found process_group='world', shard=False without it"),
     ],
 )
 def test_arguments_that_cannot_work(options: dict[str, Any], message: str) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OPTIONAL = ("sklearn", "pandas", "pooch", "matplotlib", "plotly", "moocore", "typer", "rich", "tqdm", "PIL", "torchjd")
+OPTIONAL = ("sklearn", "pandas", "pooch", "matplotlib", "plotly", "moocore", "typer", "rich", "tqdm", "PIL", "torchjd",
+            "tensorboard")  # fmt: skip
 
 USE = f"""
 import sys

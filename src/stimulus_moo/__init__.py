@@ -2,6 +2,7 @@
 
 from stimulus_moo.anchors import AdaptiveBatch
 from stimulus_moo.errors import (
+    DistributedError,
     InvalidBatch,
     InvalidLosses,
     InvalidOption,
@@ -10,6 +11,8 @@ from stimulus_moo.errors import (
     ModelChanged,
     NonFiniteError,
     NotWritten,
+    RankFailed,
+    RankMismatch,
     StateMismatch,
     StimulusError,
     StimulusWarning,
@@ -24,6 +27,7 @@ from stimulus_moo.optim import HeavyBall, Safeguard, SmoothnessLR
 from stimulus_moo.probe import Observation
 from stimulus_moo.random_clock import RandomClock
 from stimulus_moo.result import History, Result
+from stimulus_moo.tensorboard import TensorBoardLogger
 from stimulus_moo.weightings import (
     Fixed,
     MinNorm,
@@ -42,6 +46,7 @@ __all__ = [
     "METHODS",
     "PAPER_METHODS",
     "AdaptiveBatch",
+    "DistributedError",
     "Estimator",
     "Filtered",
     "Fixed",
@@ -67,6 +72,8 @@ __all__ = [
     "Progress",
     "ProjectedDescent",
     "RandomClock",
+    "RankFailed",
+    "RankMismatch",
     "Recursive",
     "Result",
     "Safeguard",
@@ -77,6 +84,7 @@ __all__ = [
     "StimulusError",
     "StimulusWarning",
     "Storm",
+    "TensorBoardLogger",
     "Tracking",
     "Update",
     "Weighting",

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stimulus_moo.batches import require_batches
+from stimulus_moo.batches import pick, require_batches
 from stimulus_moo.errors import InvalidBatch, InvalidOption
 from stimulus_moo.options import positive_integer, real, seed_number
+from stimulus_moo.share import ALL, Share
 from stimulus_moo.sources import Collate, Source, Stream, as_source
 from stimulus_moo.state import Stateful
 
@@ -21,18 +23,51 @@ _MOST_BATCHES = 1 << 16  # of an anchor without a length
 _PIECES = 4  # an anchor that estimates sigma^2 is evaluated in at least this many pieces, where it has the samples
 
 
+@dataclass(frozen=True)
+class Spread:
+    """What the pieces of an anchor say about the variance of one sample: E[m ||g_piece - g||^2] = sigma^2.
+
+    It holds whatever the piece's size m is, so pieces of several processes can be added up.
+    """
+
+    pieces: int = 0
+    samples: int = 0
+    weighted: Tensor | None = None  # sum of m ||g^s||^2 over the pieces, for every s
+
+    def add(self, size: int, squares: Tensor) -> Spread:
+        """Return the spread with one more piece of m samples and ||g^s||^2."""
+        weighted = size * squares if self.weighted is None else self.weighted + size * squares
+        return Spread(self.pieces + 1, self.samples + size, weighted)
+
+    def variance(self, total: Callable[[], Tensor]) -> float | None:
+        """Return sigma^2, the largest over the objectives, or None where there are too few pieces.
+
+        ``total`` gives ||sum of m g^s||^2: a pass over all rows, so it is asked late.
+        """
+        if self.pieces < 2 or self.weighted is None:
+            return None
+        spread = (self.weighted - total() / self.samples) / (self.pieces - 1)
+        return max(0.0, float(spread.max()))
+
+
+#: From what this process has seen of an anchor to what all have, and a way to ask for ||sum of m g^s||^2.
+Tally = Callable[[Spread], tuple[Spread, Callable[[], Tensor]]]
+
+
 class Anchor(Stateful, ABC):
     """What an anchor step evaluates, and what it learns from it."""
 
-    #: whether ``observe`` wants the norms of each piece's gradients
+    #: whether ``spread`` wants the norms of each piece's gradients
     estimates_variance = False
+    #: what this process has seen of the anchor under way
+    spread = Spread()
 
     @abstractmethod
-    def batches(self) -> Iterator[Any]:
-        """Yield the batches of one anchor step."""
+    def batches(self, share: Share = ALL, tally: Tally | None = None) -> Iterator[Any]:
+        """Yield this process's batches of one anchor step; ``tally`` is there for anchors that look at a part first."""
 
-    def observe(self, size: int, piece: Tensor, total: Callable[[], Tensor]) -> None:
-        """Learn from one evaluated piece: its size m, ||g^s||^2, and a way to ask for ||sum of m g^s so far||^2."""
+    def learn(self, spread: Spread, total: Callable[[], Tensor]) -> None:
+        """Learn from what all processes have seen, and ||sum of m g^s||^2 over it."""
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
         """Learn from a finished step: ||d_t||^2, and whether it was an anchor."""
@@ -41,13 +76,14 @@ class Anchor(Stateful, ABC):
 class FullAnchor(Anchor):
     """Every batch of an iterable that can be iterated again, such as a DataLoader over the whole data set.
 
+    Where several processes make one step, each brings an iterable over its own part of the data.
     One that does not say how long it is may give 65,536 batches; beyond that it is taken for endless.
     """
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         self.iterable = iterable
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self, share: Share = ALL, tally: Tally | None = None) -> Iterator[Any]:
         """Yield all batches.
 
         Raises:
@@ -64,14 +100,16 @@ class FullAnchor(Anchor):
 
 
 class FullPass:
-    """A finite source in runs of ``batch_size`` samples: the re-iterable anchor ``fit`` uses."""
+    """This process's part of a finite source in runs of ``batch_size`` samples: the re-iterable anchor ``fit`` uses."""
 
-    def __init__(self, source: Source, batch_size: int) -> None:
+    def __init__(self, source: Source, batch_size: int, share: Share = ALL) -> None:
         self.source = source
         self.batch_size = batch_size
+        self.share = share
 
     def __iter__(self) -> Iterator[Any]:
-        return self.source.spans(self.batch_size)
+        part = self.share.part(len(self.source))
+        return self.source.spans(self.batch_size, part.start, part.stop)
 
 
 class AdaptiveBatch(Anchor):
@@ -137,7 +175,6 @@ class AdaptiveBatch(Anchor):
         self.generator = torch.Generator().manual_seed(seed_number(seed))
         self.window = 0.0  # sum over i of ||alpha^(t-i) d_i||^2 since the last anchor
         self.terms = 0  # q, the number of terms in the window
-        self._spread = _Spread()
 
     @property
     def source_state(self) -> int:
@@ -165,28 +202,48 @@ class AdaptiveBatch(Anchor):
         least = min(n, 2) if self.estimates_variance else 1
         return math.ceil(max(least, min(bounds)))
 
-    def batches(self) -> Iterator[Any]:
-        """Draw |N| samples and yield them piece by piece; a pilot decides |N| when sigma^2 is not known yet."""
-        self._spread = _Spread()
+    def batches(self, share: Share = ALL, tally: Tally | None = None) -> Iterator[Any]:
+        """Draw |N| samples and yield them piece by piece; a pilot decides |N| when sigma^2 is not known yet.
+
+        Every process makes the whole draw and evaluates its share: whole pieces in turn where sigma^2 is estimated, so
+        that the estimate is that of one process, else a part of every piece.
+        """
+        self.spread = Spread()
         order = None if isinstance(self.source, Stream) else torch.randperm(len(self.source), generator=self.generator)
         drawn = 0
-        for _ in range(2 if self.variance is None else 1):
-            target = self.size()
-            piece = min(self.micro_batch, math.ceil(target / _PIECES)) if self.estimates_variance else self.micro_batch
-            while drawn < target:
-                count = min(piece, target - drawn)
-                if isinstance(self.source, Stream):
-                    yield self.source.take(count)
-                else:
-                    assert order is not None
-                    yield self.source.take(order[drawn : drawn + count])
-                drawn += count
-            self._estimate()
-        self._spread = _Spread()  # let go of the rows it could ask
+        if self.variance is None:
+            drawn = self.size()
+            yield from self._pieces(order, 0, drawn, share)
+            if tally is not None:
+                self.learn(*tally(self.spread))
+        yield from self._pieces(order, drawn, self.size(), share)
 
-    def observe(self, size: int, piece: Tensor, total: Callable[[], Tensor]) -> None:
-        """Collect the spread between pieces."""
-        self._spread.add(size, piece, total)
+    def learn(self, spread: Spread, total: Callable[[], Tensor]) -> None:
+        """Estimate sigma^2, if that was asked for."""
+        estimate = spread.variance(total) if self.estimates_variance else None
+        if estimate is not None:
+            self.variance = estimate
+
+    def _pieces(self, order: Tensor | None, drawn: int, target: int, share: Share) -> Iterator[Any]:
+        """Yield this process's pieces of the draw, from ``drawn`` to ``target`` samples."""
+        piece = min(self.micro_batch, math.ceil(target / _PIECES)) if self.estimates_variance else self.micro_batch
+        for k, start in enumerate(range(drawn, target, piece)):
+            count = min(piece, target - start)
+            mine = share.part(count)
+            if self.estimates_variance:
+                mine = slice(0, count if share.takes(k) else 0)
+            batch = self._take(order, start, count, mine)
+            if batch is not None:
+                yield batch
+
+    def _take(self, order: Tensor | None, start: int, count: int, mine: slice) -> Any:
+        """Return the part ``mine`` of the next ``count`` samples, or None where it is empty."""
+        empty = mine.start == mine.stop
+        if isinstance(self.source, Stream):  # the same for every process, so every process reads it
+            batch = self.source.take(count)
+            return None if empty else batch if mine == slice(0, count) else pick(batch, mine, count)
+        assert order is not None
+        return None if empty else self.source.take(order[start : start + count][mine])
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
         """Move the window of gamma on."""
@@ -195,33 +252,6 @@ class AdaptiveBatch(Anchor):
         decay = self.momentum**2 if self.momentum else 1.0
         self.window = decay * self.window + sq_norm
         self.terms += 1
-
-    def _estimate(self) -> None:
-        estimate = self._spread.variance() if self.estimates_variance else None
-        if estimate is not None:
-            self.variance = estimate
-
-
-class _Spread:
-    """Per-sample variance from the means of pieces: E[m ||g_piece - g||^2] = sigma^2 whatever the piece's size m."""
-
-    def __init__(self) -> None:
-        self.pieces = 0
-        self.samples = 0
-        self.weighted: Tensor | float = 0.0  # sum of m ||g||^2 over the pieces
-        self.total: Callable[[], Tensor] | None = None  # gives ||sum of m g||^2; a pass over all rows, so asked late
-
-    def add(self, size: int, piece: Tensor, total: Callable[[], Tensor]) -> None:
-        self.pieces += 1
-        self.samples += size
-        self.weighted = self.weighted + size * piece
-        self.total = total
-
-    def variance(self) -> float | None:
-        if self.pieces < 2 or self.total is None:
-            return None
-        spread = (torch.as_tensor(self.weighted) - self.total() / self.samples) / (self.pieces - 1)
-        return max(0.0, float(spread.max()))
 
 
 def as_anchor(anchor: Any) -> Anchor:

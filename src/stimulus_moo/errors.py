@@ -68,6 +68,28 @@ class NotWritten(StimulusError, OSError):
         return NotWritten, (self.filename, OSError(self.errno, self.strerror))
 
 
+class DistributedError(StimulusError, RuntimeError):
+    """Processes that make a step together could not: one has died or stalled, or the network has failed."""
+
+
+class RankMismatch(DistributedError, ValueError):
+    """Processes that should make the same steps differ in their model, their batches or their state."""
+
+
+class RankFailed(DistributedError):
+    """Another process raised an error of its own in this step; here nothing was wrong, and nothing has changed.
+
+    Attributes:
+        rank: the process that raised.
+        step: at which call of ``backward``, counted from 0.
+    """
+
+    def __init__(self, message: str, *, rank: int, step: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.step = step
+
+
 class MissingDependency(StimulusError, ImportError):
     """An optional package is needed for what was asked."""
 

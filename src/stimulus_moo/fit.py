@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo import checkpoint as checkpoints
 from stimulus_moo.batches import leading_size, require_batches
+from stimulus_moo.distributed import find_group
 from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
 from stimulus_moo.multigradient import MultiGradient
@@ -85,6 +86,8 @@ def fit(
     checkpoint_every: int = 1000,
     checkpoint_keep: int = 2,
     resume: bool = False,
+    process_group: Any = None,
+    shard: bool = False,
     **options: Unpack[MethodOptions],
 ) -> Result:
     """Train a model on several losses with any method of the table.
@@ -128,6 +131,9 @@ def fit(
         checkpoint_keep: how many of the last ones to keep; where the newest is damaged, the one before it is used.
         resume: continue from the checkpoint, or start where there is none yet. The result is that of a run without
             interruption, bit for bit on the CPU.
+        process_group, shard: as for ``MultiGradient``. All processes call ``fit`` with the same arguments; each takes
+            its part of the same batches, so the result is that of one process. Only the first writes checkpoints and
+            shows progress; callbacks are called in all of them, and one that returns True in any ends the run in all.
         options: what the method can be told beyond these: epsilon, sigma2, c_gamma, c_epsilon (STIMULUS+), alpha
             (CR-MOGM), beta, gamma, rho (MoCo), probability (PAGE-MOO), weights (scalarisation).
 
@@ -167,6 +173,7 @@ def fit(
             leading_size(batch)  # refused now, not after the training
     source = as_source(dataset, collate_fn, workers=workers, pin=_on_accelerator(model))
     batch_size, period = _sizes(source, batch_size, period)
+    group = find_group(process_group, shard)
     settings = Settings(
         source=source,
         lr=lr if lr == "auto" else real("lr", lr, low=0.0, open_low=True),
@@ -175,6 +182,7 @@ def fit(
         period=period,
         anchor_batch=positive_integer("anchor_batch", anchor_batch),
         seed=seed_number(seed),
+        share=group.share,
         **options,
     )
     limits = _Limits.check(steps, gradients, tolerance, evaluate_every, period)
@@ -192,6 +200,8 @@ def fit(
         mu,
         guard,
         on_nonfinite,
+        process_group,
+        shard,
     )
     run.evaluation = evaluation
     run.history.reserve(limits.steps or 0)
@@ -205,10 +215,12 @@ def fit(
     def save() -> None:
         nonlocal saved
         if folder is not None and saved != run.step:
-            checkpoints.save(folder, run.state_dict(), keep)
+            state = run.state_dict()  # made by all processes together
+            if group.rank == 0:
+                checkpoints.save(folder, state, keep)
             saved = run.step
 
-    with ProgressBar(chosen.title, limits.steps, progress) as bar:
+    with ProgressBar(chosen.title, limits.steps, progress if group.rank == 0 else False) as bar:
         stopped = limits.reached(run)
         while stopped is None:
             try:
@@ -221,7 +233,7 @@ def fit(
                 run.evaluate()
             told = Progress(run.step, run.history.last(), model, run.multigradient, run.optimizer)
             wishes = [callback(told) for callback in callbacks]
-            stopped = "callback" if any(wishes) else limits.reached(run)
+            stopped = "callback" if group.any(any(wishes)) else limits.reached(run)
             if run.step % every == 0:
                 save()
     save()
@@ -280,18 +292,24 @@ def _period(period: Any) -> int | str:
 
 
 def _open(run: Run, folder: Path, resume: bool) -> None:
+    state = run.group.broadcast(lambda: _read(folder, resume))
+    if state is not None:
+        take_over(run, state)
+        logger.info("resumed %s at step %d", folder, run.step)
+
+
+def _read(folder: Path, resume: bool) -> dict[str, Any] | None:
     folder.mkdir(parents=True, exist_ok=True)
     state = checkpoints.load(folder)
     if state is None:
-        return
+        return None
     if not resume:
         raise InvalidOption(
             f"checkpoint folder {str(folder)!r} holds a checkpoint already; pass resume=True to continue it, or name "
             "another folder"
         )
     checkpoints.sweep(folder)
-    take_over(run, state)
-    logger.info("resumed %s at step %d", folder, run.step)
+    return state
 
 
 def _on_accelerator(model: torch.nn.Module) -> bool:

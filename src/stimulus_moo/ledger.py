@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stimulus_moo.anchors import Anchor, Spread
 from stimulus_moo.batches import leading_size, split
 from stimulus_moo.engines import Engine, reached
 from stimulus_moo.engines.compiler import Compiler
@@ -19,9 +20,11 @@ from stimulus_moo.estimators import Update
 from stimulus_moo.finite import finite
 from stimulus_moo.guard import Guard, swapped
 from stimulus_moo.intake import Intake, Undo, non_finite_gradient
+from stimulus_moo.memory import MemoryEstimate
 from stimulus_moo.objective import Objective, reaches_nothing
 from stimulus_moo.probe import Probe
 from stimulus_moo.rows import Rows, Storage
+from stimulus_moo.share import ALL, Share
 
 #: Up to this many entries of U (S x P) an update is built beside the old rows, and taking it back is exact. Above, rows
 #: are updated in place, so that no second S x P matrix exists; a failed update is then taken back by evaluating it
@@ -43,6 +46,10 @@ class Account:
     losses: Tensor | None = None  # means at x_t over all samples evaluated there
     before: Tensor | None = None  # the batch's losses at x_{t-1}, where it was evaluated there too
     seen: int = field(default=0, repr=False)
+
+    def count(self, samples: int, update: Update) -> None:
+        """Take note of how many samples an update evaluates."""
+        self.samples, self.gradients = samples, 2 * samples if update.before else samples
 
     def add(self, losses: Tensor, size: int) -> None:
         """Take the losses of a piece into the mean."""
@@ -72,7 +79,15 @@ class Entry:
 
 
 class Ledger:
-    """Keeps U and x_{t-1}, and applies updates to them as transactions: ``apply``, then ``commit`` or ``roll_back``."""
+    """Keeps U and x_{t-1}, and applies updates to them as transactions: ``apply``, then ``commit`` or ``roll_back``.
+
+    This is the ledger of one process. Where several make one step, each builds its own part of the update, and what a
+    subclass replaces (``_pieces``, ``_own``, ``_join_batch``, ``_join_anchor``, ``_tally``) joins them: distributed/.
+    """
+
+    share: Share = ALL
+    #: whether a probe may look on: what it sees is this process's part of a batch
+    sees = True
 
     def __init__(self, objective: Objective, engine: Engine, storage: Storage | None = None) -> None:
         self.objective = objective
@@ -124,6 +139,10 @@ class Ledger:
                 raise non_finite_gradient(bad, step)
         return gramian
 
+    def same(self, weights: Tensor) -> Tensor:
+        """Return the weights that all who make this step take."""
+        return weights
+
     @property
     def pending(self) -> Rows:
         """U_t of the update under way."""
@@ -148,6 +167,9 @@ class Ledger:
             self._spare = self._pending
         self._journal.clear()
         self._pending = self._intake = None
+
+    def abandon(self, error: BaseException) -> None:
+        """Let those who make this step together with us know that it has failed here."""
 
     def roll_back(self) -> int:
         """Take back what ``apply`` did; rows updated in place are restored by evaluating the update again.
@@ -185,6 +207,10 @@ class Ledger:
         """Tell whether updates of so many rows are built beside the old ones."""
         return objectives * self.objective.dimension <= STAGED_ENTRIES and self.storage.plain
 
+    def adjusted(self, estimate: MemoryEstimate) -> MemoryEstimate:
+        """Return the estimate of one process's memory as it is for this ledger."""
+        return estimate
+
     def survey(self, batch: Any, step: int) -> tuple[int, list[int]]:
         """Evaluate a batch without a trace; return S and which objectives reach each parameter, as bit masks."""
         guard = Guard(self.objective.model, self.objective.parameters)
@@ -209,33 +235,35 @@ class Ledger:
     def _apply_anchor(self, update: Update, step: int, account: Account) -> None:
         anchor = update.anchor
         assert anchor is not None
-        for batch in anchor.batches():
-            for piece, size in self.objective.pieces(batch):
+        for batch in anchor.batches(self.share, self._tally):
+            for piece, size in self._pieces(batch):
                 whole = Piece(piece, size)
                 intake = self._accumulate(whole, step, float(size), account, square=anchor.estimates_variance)
                 account.samples = account.gradients = account.seen
                 if intake.squares is not None:
-                    anchor.observe(size, intake.squares, self.pending.sq_norms)
-        if self._pending is None:
+                    anchor.spread = anchor.spread.add(size, intake.squares)
+        self._join_anchor(anchor, account)
+        if self._pending is None or not account.seen:
             raise InvalidBatch(
                 "the anchor gave no batches: it is empty, or an iterator that was spent; pass a DataLoader or a list"
             )
+        account.samples = account.gradients = account.seen  # of all processes
         self._pending.scale(update.now / account.seen)
 
     def _apply_batch(
         self, update: Update, batch: Any, step: int, guard: Guard, account: Account, probe: Probe | None
     ) -> None:
-        if batch is None:
-            raise InvalidBatch("this estimator needs a batch at every step: call backward(batch), found None")
         pieces = self._cut(batch, halves=probe is not None and probe.halves)
         total = sum(piece.size for piece in pieces)
-        account.samples = total
-        account.gradients = 2 * total if update.before else total
-        if len(pieces) > 1 or not self._apply_compiled(update, batch, total, step, account, probe):
-            self._begin_in_place(update)
-            self._accumulate_pieces(pieces, update, step, guard, account, probe)
+        own = self._own(update, total)
+        account.count(total, update)
+        if len(pieces) != 1 or not self._apply_compiled(own, batch, total, step, account, probe):
+            self._begin_in_place(own)
+            self._accumulate_pieces(pieces, own, step, guard, account, probe)
+        self._join_batch(update, account)
+        account.count(account.seen, update)
         if probe is not None and update.before:
-            self._compare(update, probe)
+            self._follow(update, probe)
 
     def _cut(self, batch: Any, *, halves: bool) -> list[Piece]:
         """Return the batch in pieces of at most ``micro_batch`` samples, if asked from two halves of it."""
@@ -243,13 +271,35 @@ class Ledger:
         if halves:
             with suppress(InvalidBatch):  # what cannot be cut is evaluated whole
                 parts = list(split(batch, -(-leading_size(batch) // 2)))
-        pieces = [list(self.objective.pieces(part)) for part in parts]
+        pieces = [self._pieces(part) for part in parts]
         sizes = [sum(size for _, size in part) for part in pieces]
         return [
             Piece(content, size, size / sum(sizes), half, size / sizes[half])
             for half, part in enumerate(pieces)
             for content, size in part
         ]
+
+    def _pieces(self, batch: Any) -> list[tuple[Any, int]]:
+        """Return what this process evaluates of a batch."""
+        if batch is None:
+            raise InvalidBatch("this estimator needs a batch at every step: call backward(batch), found None")
+        return list(self.objective.pieces(batch))
+
+    def _own(self, update: Update, total: int) -> Update:
+        """Return the part of an update that this process makes with its ``total`` samples."""
+        return update
+
+    def _join_batch(self, update: Update, account: Account) -> None:
+        """Make the rows and the account of a batch those of all processes."""
+
+    def _join_anchor(self, anchor: Anchor, account: Account) -> None:
+        """Make the sums over an anchor and the account those of all processes, and let the anchor learn from them."""
+        if self._pending is not None:
+            anchor.learn(*self._tally(anchor.spread))
+
+    def _tally(self, spread: Spread) -> tuple[Spread, Callable[[], Tensor]]:
+        """Return what all processes have seen of an anchor so far, and a way to ask for ||sum of m g^s||^2."""
+        return spread, self.pending.sq_norms
 
     def _accumulate_pieces(
         self,
@@ -278,7 +328,7 @@ class Ledger:
             probe.end()
         self._merge(update)
 
-    def _compare(self, update: Update, probe: Probe) -> None:
+    def _follow(self, update: Update, probe: Probe) -> None:
         """Tell the probe how far the rows moved, where that is what the batch's gradients moved by."""
         if probe.change is None and probe.weights is not None and _is_difference(update):
             assert self.rows is not None
@@ -391,7 +441,7 @@ class Ledger:
     def _begin_in_place(self, update: Update) -> None:
         if update.keep and self.rows is not None and not self._staged(self.rows):
             self._torn = True
-            self._pending, self._reach = self.rows, self.rows.reach
+            self._pending, self._reach, self._kept = self.rows, self.rows.reach, update.keep
             if update.keep != 1.0:
                 self.rows.scale(update.keep)
             self._torn = False

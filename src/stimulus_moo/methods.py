@@ -15,6 +15,7 @@ from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
 from stimulus_moo.optim import HeavyBall
 from stimulus_moo.options import Schedule
+from stimulus_moo.share import ALL, Share
 from stimulus_moo.sources import Source, Stream
 from stimulus_moo.weightings import Fixed, MinNorm, ProjectedDescent, Smoothed, Weighting
 
@@ -55,6 +56,7 @@ class Settings:
     rho: float = 0.0  # MoCo, MoCo+: regularisation of lambda
     probability: Schedule | None = None  # PAGE-MOO: of an anchor; None: batch_size / (n + batch_size)
     weights: Sequence[float] | None = None  # scalarisation: None: 1/S each
+    share: Share = ALL  # which part of every batch and pass is this process's
 
     @property
     def rate(self) -> float:
@@ -65,7 +67,7 @@ class Settings:
         """Return the pass over all data."""
         if isinstance(self.source, Stream):
             raise InvalidOption("this method needs a data set with a length, found a stream; use one of the + variants")
-        return FullPass(self.source, self.anchor_batch)
+        return FullPass(self.source, self.anchor_batch, self.share)
 
     def adaptive(self, momentum: float = 0.0) -> Anchor:
         """Return the adaptive draw."""

@@ -69,7 +69,13 @@ def measure(
     ([1.0, 9.0], [1.0, 0.0], 4.0)
     """
     objective = Objective(model, losses, micro_batch=micro_batch, batch_size=batch_size)
-    rows, gramian, means, samples = _mean_rows(objective, batches)
+    return measure_with(Ledger(objective, Engine("auto", objective.model)), batches)
+
+
+def measure_with(ledger: Ledger, batches: Iterable[Any], step: int = 0) -> Measurement:
+    """Measure with a fresh ledger; with that of several processes each brings its share of the batches."""
+    objective = ledger.objective
+    rows, gramian, means, samples = _mean_rows(ledger, batches, step)
     with torch.no_grad(), full_precision(objective.devices):
         weights = MinNorm()(gramian)
         _, sq_norm = rows.combine(weights)
@@ -123,24 +129,28 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
             f"estimator_error needs an estimator that keeps its rows, after a first step; found "
             f"{type(multigradient.estimator).__name__} at step {multigradient.t}"
         )
-    rows, *_ = _mean_rows(multigradient.objective, batches)
+    objective = multigradient.objective
+    rows, *_ = _mean_rows(Ledger(objective, Engine("auto", objective.model)), batches)
     with torch.no_grad():
         rows.merge(kept, -1.0)
         return rows.sq_norms()
 
 
-def _mean_rows(objective: Objective, batches: Iterable[Any]) -> tuple[Rows, Tensor, Tensor, int]:
+def _mean_rows(ledger: Ledger, batches: Iterable[Any], step: int = 0) -> tuple[Rows, Tensor, Tensor, int]:
     """Return the mean gradients over the batches, their Gramian, the mean losses and the number of samples."""
     require_batches("batches", batches)
-    ledger = Ledger(objective, Engine("auto", objective.model))
+    objective = ledger.objective
     guard = Guard(objective.model, objective.parameters)
     account = Account()
     try:
         with torch.no_grad():
             update = Update(keep=0.0, now=1.0, anchor=FullAnchor(batches))
-            ledger.apply(update, None, 0, guard, account)
+            ledger.apply(update, None, step, guard, account)
             with full_precision(objective.devices):
-                gramian = ledger.gramian(0)
+                gramian = ledger.gramian(step)
+    except BaseException as error:
+        ledger.abandon(error)
+        raise
     finally:
         guard.restore()
     assert account.losses is not None

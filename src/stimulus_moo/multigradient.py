@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo import snapshot
+from stimulus_moo.distributed import find_group, open_ledger, unwrapped
 from stimulus_moo.engines import ENGINES, Engine
 from stimulus_moo.errors import InvalidOption, ModelChanged, NonFiniteError, StateMismatch, StimulusWarning
 from stimulus_moo.estimators import Estimator, Update
@@ -26,7 +27,7 @@ from stimulus_moo.probe import Observation, Probe, distance
 from stimulus_moo.rows import Storage
 from stimulus_moo.state import Stateful
 from stimulus_moo.undisturbed import Undisturbed, surely
-from stimulus_moo.weightings.base import GramianToWeights, as_weighting, checked
+from stimulus_moo.weightings.base import Adapter, GramianToWeights, as_weighting, checked
 from stimulus_moo.weightings.min_norm import MinNorm
 
 logger = logging.getLogger("stimulus_moo")
@@ -106,7 +107,10 @@ class MultiGradient(Stateful):
             ``NonFiniteError``. ``"skip"``: the call is logged and counted in ``skipped``, and otherwise did not happen,
             but for every ``p.grad``, which is None, so that any ``torch.optim`` optimizer leaves the parameters and its
             own state alone; the step returned has ``skipped=True``. After 10 in a row the next one raises.
-        process_group, shard: reserved for ``torch.distributed``; only the defaults work in this version.
+        process_group: the processes of ``torch.distributed`` that make every step together, each with its share of the
+            batch and of the anchor; default all of them where ``init_process_group`` was called, else this process on
+            its own. See ``docs/distributed.md``.
+        shard: split U over these processes, which divides its memory by their number.
 
     Raises:
         InvalidOption: an argument cannot work; the message says which and why.
@@ -149,21 +153,21 @@ class MultiGradient(Stateful):
             raise InvalidOption(
                 f"estimator must be an Estimator such as Recursive(anchor, period) or MiniBatch(), found {estimator!r}"
             )
-        if process_group is not None or shard:
-            raise InvalidOption(
-                f"process_group and shard need torch.distributed support, which this version does not have yet, found "
-                f"process_group={process_group!r}, shard={shard!r}; leave them at None and False"
-            )
+        self._group = find_group(process_group, shard)
+        self._shard = shard
         self.estimator = estimator
         self.weighting = as_weighting(MinNorm() if weighting is None else weighting)
-        self.objective = Objective(model, losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size)
+        inner = unwrapped(model)
+        self.objective = Objective(inner, losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size)
         self._engine = Engine(choice("engine", engine, ENGINES), model)
         if rows_dtype not in (None, torch.bfloat16, torch.float32, torch.float64):
             raise InvalidOption(
                 f"rows_dtype must be None, torch.bfloat16, torch.float32 or torch.float64, found {rows_dtype!r}"
             )
         self._storage = Storage(rows_dtype, _device(rows_device))
-        self._ledger = Ledger(self.objective, self._engine, self._storage)
+        self._ledger = self._open_ledger()
+        if estimator.observes:
+            self._require_sight(f"{type(estimator).__name__} looks")
         self.t = 0  # calls of backward since the estimator's start
         self.samples = 0  # samples drawn
         self.gradients = 0  # per-sample multi-gradient evaluations (IFO calls)
@@ -188,6 +192,8 @@ class MultiGradient(Stateful):
             InvalidBatch, InvalidLosses, InvalidWeights: something given does not fit; the message says what.
             NonFiniteError: a loss, a gradient or the direction is NaN or infinite, and is not to be skipped.
             ModelChanged: parameters were added, removed, frozen, cast or moved since the last call.
+            DistributedError: the processes could not make this step together. What one of them raises on its own, all
+                raise, and all are as before.
         """
         account = Account()
         try:
@@ -228,6 +234,8 @@ class MultiGradient(Stateful):
                     judge(observation)
                 with full_precision(self.objective.devices):
                     weights = checked(self.weighting(self._ledger.gramian(self.t)), len(losses))
+                    if isinstance(self.weighting, Adapter):  # a rule of the user's, which may be random
+                        weights = self._ledger.same(weights)
                     direction, sq_norm = self._ledger.pending.combine(weights)
                     check_direction(direction, sq_norm, self._ledger.pending, weights, self.t)
                 if self.estimator.observes:
@@ -250,6 +258,7 @@ class MultiGradient(Stateful):
             torch.set_grad_enabled(mode)  # a signal may strike on the way out of a context
             if self.t > t:
                 raise  # a signal that had to wait for the end of the step
+            self._ledger.abandon(error)
             self._take_back(guard, *memory, account, error)
             raise
         if probe is not None and not self._watched:
@@ -292,7 +301,15 @@ class MultiGradient(Stateful):
         >>> mg.observation.decrease > 0, mg.observation.smoothness > 0
         (True, True)
         """
+        self._require_sight("Safeguard and SmoothnessLR look")
         self._watched = True
+
+    def _require_sight(self, who: str) -> None:
+        if not self._ledger.sees:
+            raise InvalidOption(
+                f"{who} at a batch at two points, which several processes that make one step do not compare in this "
+                "version; give lr a number, take Recursive with a period, and step the optimizer without a guard"
+            )
 
     @property
     def engine(self) -> str:
@@ -344,7 +361,7 @@ class MultiGradient(Stateful):
             objectives, reach = self.objective.count, self._ledger.layout
         if objectives is None:
             raise InvalidOption("memory_estimate needs a batch or objectives=S before the first step, found neither")
-        return estimate(
+        found = estimate(
             self.objective.parameters,
             positive_integer("objectives", objectives),
             reach,
@@ -353,6 +370,7 @@ class MultiGradient(Stateful):
             remembers=self.estimator.remembers,
             two_point=self.estimator.two_point,
         )
+        return self._ledger.adjusted(found)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides the future, as copies that load with ``torch.load(weights_only=True)``.
@@ -457,7 +475,7 @@ class MultiGradient(Stateful):
         """Tell whether this step is looked at: always if somebody watches, else now and then for too long a step."""
         if self._watched or self.estimator.observes:
             return True
-        return "step" not in self._told and (self.t < _FIRST or self.t % _EVERY == 1)
+        return self._ledger.sees and "step" not in self._told and (self.t < _FIRST or self.t % _EVERY == 1)
 
     def _probe(self, update: Update) -> Probe | None:
         if update.anchor is not None or not (update.halves or (update.before and self._curious())):
@@ -498,7 +516,10 @@ class MultiGradient(Stateful):
 
     def _adopt(self) -> None:
         self.objective.adopt()
-        self._ledger = Ledger(self.objective, self._engine, self._storage)
+        self._ledger = self._open_ledger()
+
+    def _open_ledger(self) -> Ledger:
+        return open_ledger(self._group, self._shard, self.objective, self._engine, self._storage)
 
     def _take_back(
         self,

@@ -164,7 +164,7 @@ class Rows:
     def merge(self, other: Rows, weight: float) -> None:
         """Add ``weight`` times other rows of the same model."""
         self.cover(other.reach)
-        if self.layout == other.layout:
+        if self.layout == other.layout and type(self) is type(other):
             for mine, theirs in zip(self.blocks, other.blocks, strict=True):
                 mine.matrix.add_(theirs.matrix, alpha=weight)
             return
@@ -262,23 +262,30 @@ class Rows:
     def _rebuild(self, layout: list[int]) -> None:
         self.settle()
         kept = [self.row(s) for s in range(self.objectives)]
+        blocks = self._cut(layout)
+        for block in blocks:
+            for i, columns in block.pieces(block.matrix, self.parameters):
+                for k, s in enumerate(block.objectives):
+                    if i in kept[s]:
+                        columns[k].copy_(kept[s][i])
+        self.layout, self.blocks = layout, blocks  # together: building them may run out of memory
+        self._views, self._home = None, []
+
+    def _cut(self, layout: Sequence[int]) -> list[Block]:
+        """Return empty blocks with room for a layout."""
         groups: dict[tuple[int, torch.dtype, torch.device, bool], list[int]] = {}
         for i, mask in enumerate(layout):
             if mask:
                 parameter = self.parameters[i]
                 key = (mask, parameter.dtype, parameter.device, self.decisive[i])
                 groups.setdefault(key, []).append(i)
-        blocks = []
-        for (mask, *_), members in groups.items():
-            reached_by = [s for s in range(self.objectives) if mask >> s & 1]
-            block = Block(reached_by, members, self.parameters, self.storage)
-            blocks.append(block)
-            for i, columns in block.pieces(block.matrix, self.parameters):
-                for k, s in enumerate(reached_by):
-                    if i in kept[s]:
-                        columns[k].copy_(kept[s][i])
-        self.layout, self.blocks = layout, blocks  # together: building them may run out of memory
-        self._views, self._home = None, []
+        return [
+            self._block([s for s in range(self.objectives) if mask >> s & 1], members)
+            for (mask, *_), members in groups.items()
+        ]
+
+    def _block(self, objectives: list[int], members: list[int]) -> Block:
+        return Block(objectives, members, self.parameters, self.storage)
 
     def _parts(self) -> list[list[Tensor | None]]:
         """Return by objective and parameter the view of that part of its row, or None where there is no room."""

@@ -15,12 +15,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo import checkpoint as checkpoints
 from stimulus_moo.anchors import FullPass
-from stimulus_moo.batches import rebuild
+from stimulus_moo.batches import pick, rebuild
+from stimulus_moo.distributed import find_group, open_ledger
+from stimulus_moo.engines import Engine
 from stimulus_moo.errors import InvalidOption, NonFiniteError, StateMismatch
 from stimulus_moo.methods import Method, Settings
-from stimulus_moo.metrics import Measurement, measure
+from stimulus_moo.metrics import Measurement, measure_with
 from stimulus_moo.multigradient import MultiGradient
-from stimulus_moo.objective import Losses
+from stimulus_moo.objective import Losses, Objective
 from stimulus_moo.optim import Safeguard, SmoothnessLR
 from stimulus_moo.optim.smoothness_lr import MOST
 from stimulus_moo.random_clock import RandomClock
@@ -49,7 +51,10 @@ class Run:
         mu: float | None,
         guard: bool,
         on_nonfinite: str = "raise",
+        process_group: Any = None,
+        shard: bool = False,
     ) -> None:
+        self.group, self.shard = find_group(process_group, shard), shard
         self.model, self.losses, self.settings, self.method = model, losses, settings, method
         self.evaluation: Iterable[Any] | None = None
         self.multigradient = MultiGradient(
@@ -61,6 +66,8 @@ class Run:
             micro_batch=micro_batch,
             engine=engine,
             on_nonfinite=on_nonfinite,
+            process_group=process_group,
+            shard=shard,
         )
         self.on_nonfinite = on_nonfinite
         parameters = self.multigradient.objective.parameters
@@ -70,6 +77,7 @@ class Run:
             raise InvalidOption("lr='auto' is a schedule of its own, found a scheduler beside it; give one of the two")
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
         longest = 1.0 if self.schedule is None else MOST
+        guard = guard and self.group.size == 1  # several processes do not compare what they see
         self.guard = Safeguard(self.optimizer, self.multigradient, longest=longest) if guard else None
         if mu is not None and settings.lr == "auto":
             raise InvalidOption("the random clock of mu needs a number for lr, found 'auto'")
@@ -111,13 +119,13 @@ class Run:
         Where the evaluation data gives NaN or infinity and that is to be skipped, nothing was measured.
         """
         if self._measured is None or self._measured[0] != self.step:
-            batches = self.evaluation
+            batches = self._evaluation_batches()
             if batches is None:
-                if isinstance(self.settings.source, Stream):
-                    return None
-                batches = FullPass(self.settings.source, self.settings.anchor_batch)
+                return None
+            objective = Objective(self.multigradient.objective.model, self.multigradient.objective.losses)
+            ledger = open_ledger(self.group, self.shard, objective, Engine("auto", objective.model))
             try:
-                found = measure(self.model, self.multigradient.objective.losses, batches)
+                found = measure_with(ledger, batches, self.step)
             except NonFiniteError as error:
                 if self.on_nonfinite == "raise":
                     raise
@@ -127,6 +135,14 @@ class Run:
             if len(self.history):
                 self.history.evaluated(found.stationarity, found.losses)
         return self._measured[1]
+
+    def _evaluation_batches(self) -> Iterable[Any] | None:
+        """Return this process's share of the evaluation data."""
+        if self.evaluation is not None:
+            return (batch for k, batch in enumerate(self.evaluation) if self.group.share.takes(k))
+        if isinstance(self.settings.source, Stream):
+            return None
+        return FullPass(self.settings.source, self.settings.anchor_batch, self.group.share)
 
     def stationarity(self) -> float:
         """Return the stationarity if it was evaluated at this step, else infinity."""
@@ -177,7 +193,7 @@ class Run:
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "stream": self.batches.consumed,
             "history": self.history.state_dict(),
-            "random": checkpoints.random_state(),
+            "random": _streams(self.group.gather(checkpoints.random_state())),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -213,7 +229,7 @@ class Run:
             self.schedule.load_state_dict(state["schedule"])
         self.batches.consumed = state["stream"]
         self.step = state["step"]
-        checkpoints.set_random_state(state["random"])
+        checkpoints.set_random_state(_stream(state["random"], self.group.rank))
 
 
 def take_over(run: Run, state: dict[str, Any]) -> None:
@@ -234,17 +250,26 @@ def take_over(run: Run, state: dict[str, Any]) -> None:
 
 
 class Batches:
-    """The batch of step k as a function of the seed and k alone, so that a resumed run sees the same batches."""
+    """The batch of step k as a function of the seed and k alone, so that a resumed run sees the same batches.
+
+    Every process has its part of the same batch, which may be none of it: then ``at`` returns None. A stream is read in
+    full by each.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.source, self.size, self.seed = settings.source, settings.batch_size, settings.seed
+        self.part = settings.share.part(self.size)  # which samples of every batch are this process's
         self._next = -1  # the step whose batch comes next
         self._coming: Iterator[Any] = iter(())
 
     def at(self, step: int) -> Any:
         """Return the batch of a step."""
+        empty = self.part.start == self.part.stop
         if isinstance(self.source, Stream):
-            return self.source.take(self.size)
+            batch = self.source.take(self.size)
+            return None if empty else batch if self.part == slice(0, self.size) else pick(batch, self.part, self.size)
+        if empty:
+            return None
         if step != self._next:
             self._coming = self.source.follow(self._plan(step))
         self._next = -1  # where an iterator that raises stands is unknown
@@ -260,7 +285,8 @@ class Batches:
         while True:
             generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % (1 << 64))
             order = torch.randperm(size, generator=generator)
-            yield from order[slot * self.size : size // self.size * self.size].split(self.size)
+            for indices in order[slot * self.size : size // self.size * self.size].split(self.size):
+                yield indices[self.part]
             epoch, slot = epoch + 1, 0
 
     @property
@@ -272,6 +298,23 @@ class Batches:
     def consumed(self, count: int) -> None:
         if isinstance(self.source, Stream):
             self.source.consumed = count
+
+
+def _streams(states: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the random states of all processes as one: the first one's, and beside it the others'."""
+    first, *others = states
+    return {**first, "others": others}
+
+
+def _stream(state: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Return a process's random state; one that was not there when it was saved starts a stream of its own."""
+    known: list[dict[str, Any]] = [state, *state.get("others", [])]
+    if rank < len(known):
+        return known[rank]
+    generator = torch.Generator()
+    generator.set_state(state["cpu"])
+    seed = int(torch.randint(1 << 62, (), generator=generator)) + rank
+    return {"cpu": generator.manual_seed(seed).get_state()}
 
 
 def _on_device(model: torch.nn.Module, losses: Losses) -> Losses:

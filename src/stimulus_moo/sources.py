@@ -32,10 +32,14 @@ class Source(ABC):
         """Return the batch of a run of samples."""
         return self.take(torch.arange(start, stop))
 
-    def spans(self, size: int) -> Iterator[Any]:
-        """Yield all samples in order, in batches of ``size`` and a last one of what is left."""
-        for start in range(0, len(self), size):
-            yield self.span(start, min(start + size, len(self)))
+    def spans(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Any]:
+        """Yield the samples from ``start`` to ``stop`` in order, in batches of ``size`` and a last one of what is left.
+
+        Without ``start`` and ``stop`` these are all samples.
+        """
+        stop = len(self) if stop is None else stop
+        for first in range(start, stop, size):
+            yield self.span(first, min(first + size, stop))
 
     def follow(self, plan: Iterable[Tensor]) -> Iterator[Any]:
         """Yield the batches of a plan of indices, one by one as they are asked for."""
@@ -79,16 +83,19 @@ class Samples(Source):
         self.collate = collate
         self.workers = workers
         self.pin = pin
-        self._passes: dict[int, DataLoader[Any]] = {}  # by batch size: their workers live on from anchor to anchor
+        # by batch size and part: their workers live on from anchor to anchor
+        self._passes: dict[tuple[int, int, int], DataLoader[Any]] = {}
 
-    def spans(self, size: int) -> Iterator[Any]:
-        """Yield all samples in order, fetched ahead."""
+    def spans(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Any]:
+        """Yield samples in order, fetched ahead."""
         if not self.workers:
-            return super().spans(size)
-        if size not in self._passes:
-            plan = [list(range(start, min(start + size, len(self)))) for start in range(0, len(self), size)]
-            self._passes[size] = self._loader(plan, persistent=True)
-        return iter(self._passes[size])
+            return super().spans(size, start, stop)
+        stop = len(self) if stop is None else stop
+        key = size, start, stop
+        if key not in self._passes:
+            plan = [list(range(first, min(first + size, stop))) for first in range(start, stop, size)]
+            self._passes[key] = self._loader(plan, persistent=True)
+        return iter(self._passes[key])
 
     def follow(self, plan: Iterable[Tensor]) -> Iterator[Any]:
         """Yield the batches of a plan, fetched ahead."""

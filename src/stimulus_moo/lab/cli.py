@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,7 @@ from stimulus_moo.lab.runner import compare as compare_methods
 from stimulus_moo.lab.runner import run_one, run_study, with_baselines
 from stimulus_moo.lab.runs import SETTINGS, Run, load_runs, run_folder
 from stimulus_moo.lab.study import Study
+from stimulus_moo.lab.torchrun import refuse, together
 from stimulus_moo.lab.watch import Watch
 
 RUNS = Path("runs")
@@ -116,7 +118,7 @@ def run(
     method, seed = find_method(method or "stimulus-m"), seed or 0
     wanted = experiment_settings(chosen, quick, changes, pairs or ())
     folder = out or run_folder(RUNS, name, method, seed)
-    with Watch(stderr(), chosen.title, 1) as watch:
+    with together() as first, Watch(stderr(), chosen.title, 1) if first else nullcontext() as watch:
         summary = run_one(
             chosen,
             method,
@@ -130,8 +132,9 @@ def run(
             workers=workers,
             on_nonfinite=on_nonfinite,
         )
-    print_results(stdout(), load_runs(folder))
-    typer.echo(f"kept in {folder}")
+    if first:
+        print_results(stdout(), load_runs(folder))
+        typer.echo(f"kept in {folder}")
     if summary["diverged"]:
         raise typer.Exit(3)
 
@@ -173,20 +176,23 @@ def compare(
         return
     names = chosen.methods if methods is None else [find_method(item) for item in methods.split(",")]
     wanted = experiment_settings(chosen, quick, changes, pairs or ())
-    runs = _compare(
-        chosen,
-        with_baselines(names),
-        wanted,
-        seeds,
-        out,
-        resume=resume,
-        data=data,
-        checkpoint_every=checkpoint_every,
-        workers=workers,
-        on_nonfinite=on_nonfinite,
-    )
-    print_results(stdout(), runs)
-    typer.echo(f"kept in {out / name}; for the pictures: stimulus-moo report {out}")
+    with together() as first:
+        runs = _compare(
+            chosen,
+            with_baselines(names),
+            wanted,
+            seeds,
+            out,
+            first,
+            resume=resume,
+            data=data,
+            checkpoint_every=checkpoint_every,
+            workers=workers,
+            on_nonfinite=on_nonfinite,
+        )
+    if first:
+        print_results(stdout(), runs)
+        typer.echo(f"kept in {out / name}; for the pictures: stimulus-moo report {out}")
 
 
 @app.command()
@@ -213,6 +219,7 @@ def demo(out: Annotated[Path, typer.Option(help="The directory that holds it all
     """
     from stimulus_moo.lab.report import write_report
 
+    refuse("the demo")
     experiment = cli_arguments.catalogue()[0]["digits"]
     methods = with_baselines(experiment.methods)
     runs = _compare(experiment, methods, experiment.settings, DEMO_SEEDS, out, resume=True)
@@ -232,16 +239,19 @@ def _compare(
     settings: Settings,
     seeds: int,
     out: Path,
+    first: bool = True,
     **options: Any,
 ) -> list[Run]:
     """Run a comparison and return its runs, without those of other methods and seeds that the directory may hold."""
-    with Watch(stderr(), experiment.title, len(methods) * seeds) as watch:
+    total = len(methods) * seeds
+    with Watch(stderr(), experiment.title, total) if first else nullcontext() as watch:
         compare_methods(experiment, methods, settings, range(seeds), out, progress=watch, **options)
     folders = {run_folder(out, experiment.name, method, seed) for method in methods for seed in range(seeds)}
     return [run for run in load_runs(out / experiment.name) if run.folder in folders]
 
 
 def _study(study: Study, settings: Mapping[str, Any], seeds: int, out: Path, resume: bool) -> None:
+    refuse(f"the study {study.name}")
     with Watch(stderr(), study.title, None) as watch:
         report = run_study(study, settings, seeds, out, resume=resume, progress=watch)
     print_study(stdout(), report)

@@ -130,6 +130,25 @@ class Recorder:
             return 0.0
 
 
+class Bystander(Recorder):
+    """The recorder of the processes that write nothing, because the first one does."""
+
+    def __call__(self, told: Progress) -> None:
+        """Remember the last step."""
+        self.last = told.record
+
+    def pause(self) -> None:
+        """Leave it to the first process."""
+
+    def finish(self, history: Iterable[dict[str, Any]], evaluate_every: int | None) -> dict[str, Any]:
+        """Return the last record."""
+        return list(history)[-1]
+
+    def diverge(self) -> dict[str, Any]:
+        """Return the last record of a run that could not go on; empty if it never took a step here."""
+        return self.last
+
+
 def line(record: Mapping[str, Any]) -> str:
     """Return a record as a line of ``metrics.jsonl``, always with the same order of keys.
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stimulus_moo.distributed import find_group
 from stimulus_moo.lab.cells import Cells
 from stimulus_moo.lab.experiment import Experiment, Settings
 from stimulus_moo.lab.lock import FolderLock
 from stimulus_moo.lab.runs import CELLS, SETTINGS, STUDY, SUMMARY, describe, occupied, open_folder, run_folder
 from stimulus_moo.lab.storage import plain, read_json, write_json
 from stimulus_moo.lab.study import Study
+from stimulus_moo.lab.torchrun import first_alone
 from stimulus_moo.lab.training import Training
 
 if TYPE_CHECKING:
     from stimulus_moo.lab.watch import Watch
+
+#: between the seeds of two processes, each of which has a random stream of its own
+_STREAM = 1_000_003
 
 #: What every comparison shows beside the methods asked for.
 BASELINES = ("scalarisation", "scalarisation-adam")
@@ -46,7 +52,7 @@ def run_one(
     workers: int = 0,
     on_nonfinite: str = "raise",
 ) -> dict[str, Any]:
-    """Run one method with one seed, and return its summary.
+    """Run one method with one seed, and return its summary; processes that have joined make one run of it.
 
     Args:
         experiment: what to run.
@@ -65,17 +71,23 @@ def run_one(
         Interrupted: a signal came; the run can be resumed.
     """
     training = Training(experiment, method, settings, seed, out, checkpoint_every, workers, on_nonfinite)
-    with FolderLock(out):
-        if open_folder(out, training.asked(), resume) is not None:
-            complete = read_json(out / SUMMARY)
-            if complete is not None:
-                if progress is not None:
-                    progress.skipped(f"{experiment.name}, {method}, seed {seed}")
-                return complete
+    group = find_group(None, shard=False)
+    with ExitStack() as held:
+
+        def open_run() -> dict[str, Any] | None:
+            held.enter_context(FolderLock(out))
+            return read_json(out / SUMMARY) if open_folder(out, training.asked(), resume) is not None else None
+
+        complete: dict[str, Any] | None = group.broadcast(open_run)  # the first process's directory is that of all
+        if complete is not None:
+            if progress is not None:
+                progress.skipped(f"{experiment.name}, {method}, seed {seed}")
+            return complete
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            problem = experiment.build(settings, seed, data)
-            torch.manual_seed(seed)
+            with first_alone():
+                problem = experiment.build(settings, seed, data)
+            torch.manual_seed(seed + _STREAM * group.rank)
             return training.run(problem, resume, progress)
 
 

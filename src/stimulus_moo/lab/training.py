@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,11 +12,12 @@ import torch
 
 from stimulus_moo import METHODS, NonFiniteError, Progress, fit
 from stimulus_moo.lab.experiment import Experiment, Settings
-from stimulus_moo.lab.interrupt import Stop, deferred
+from stimulus_moo.lab.interrupt import Interrupted, Stop, deferred
 from stimulus_moo.lab.problem import Problem
-from stimulus_moo.lab.recorder import Recorder
+from stimulus_moo.lab.recorder import Bystander, Recorder
 from stimulus_moo.lab.runs import SETTINGS, SUMMARY, check_same, describe
 from stimulus_moo.lab.storage import plain, read_json, write_json
+from stimulus_moo.lab.torchrun import is_first
 
 if TYPE_CHECKING:
     from stimulus_moo.lab.watch import Watch
@@ -61,7 +63,9 @@ class Training:
             check_same(self.out, kept, found)
         torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch imports its compiler here, once: not a part of any run's time
         about = {"title": self.experiment.title, "claim": self.experiment.claim}
-        recorder = Recorder(self.out, describe({**self.asked(), **about, **found}), self.every)
+        first = is_first()
+        kind = Recorder if first else Bystander
+        recorder = kind(self.out, describe({**self.asked(), **about, **found}), self.every)
         if progress is not None:
             progress.begin(f"{METHODS[self.method].title}, seed {self.seed}", self._total)
         with deferred(lambda: _say_stopping(progress)) as stop:
@@ -79,7 +83,8 @@ class Training:
                     **found,
                 }
             )
-            write_json(self.out / SUMMARY, summary)
+            if first:
+                write_json(self.out / SUMMARY, summary)
             if progress is not None:
                 progress.finished(summary)
             stop.check()
@@ -125,7 +130,7 @@ class Training:
             }
         if result.stopped == "callback":
             recorder.pause()
-            stop.check()
+            raise Interrupted(stop.number or signal.SIGTERM)  # here, or in another process
         return {
             **recorder.finish(result.history, self.settings.evaluate_every),
             "steps": result.steps,
@@ -134,7 +139,7 @@ class Training:
             "stopped": result.stopped,
             "skipped": result.skipped,
             "seconds": recorder.seconds,
-            "test": problem.test(problem.model) if problem.test else {},
+            "test": problem.test(problem.model) if problem.test and is_first() else {},
             "diverged": False,
         }
 

@@ -1,0 +1,234 @@
+"""What do several processes move, hold and gain: bytes per step, rows per rank, and the time of a step on two ranks?
+
+The cost model that the measured bytes are held against is that of docs/scale.md, here as ``model_bytes``.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks.cases import Case, lenet, mlp, resnet
+from benchmarks.sides import verdict
+from benchmarks.timing import Timings, milliseconds
+from stimulus_moo import MultiGradient, Recursive
+from stimulus_moo.distributed import group, sharded
+
+TITLE = "Several processes: bytes, state and speed"
+TEXT = """\
+Processes on one machine that talk by gloo over the loopback device, one torch thread each; an inner STIMULUS step (the
+same batch at two points) with the batch divided among them. "Bytes per step" are what one rank sends: every collective
+that is called is counted, and a ring sends 2 (R-1)/R times the size of an all-reduce and (R-1)/R times the size of a
+reduce-scatter or an all-gather. The model is that of docs/scale.md, from S, P and R alone. "On the wire" is what the
+loopback device has carried meanwhile, divided by ranks and steps: it has the packets' heads and whatever else went on
+the machine. "Rows held" is the part of U that a rank keeps between two steps, in units of the S x P matrix; sharded, it
+keeps a second copy so that a failed step can be taken back. Streamed is how large models are sharded: one row per
+message. The speed-up compares, in alternating blocks of one run, steps of two ranks with one thread each to steps of
+one rank with one thread on the whole batch. Bars: bytes within 2% of the model, rows within 2% of the model, and a
+speed-up of at least 1.5 on the convolutional networks.
+"""
+COLUMNS = ["case", "what", "ranks", "measured", "model", "on the wire", "bar", "met"]
+
+_WAYS = ("whole", "sharded", "streamed")
+_HEAD = 16  # numbers before losses and variances in the head of a message
+
+
+@dataclass(frozen=True)
+class Size:
+    """What the model knows of a case: S, P, the entries of U, and the bytes of each."""
+
+    objectives: int
+    parameters: int
+    entries: int
+    item: int = 4
+
+
+def model_bytes(size: Size, ranks: int, way: str) -> float:
+    """Return the bytes that one rank sends in an inner step; see docs/scale.md."""
+    ring = (ranks - 1) / ranks
+    head = (_HEAD + 2 * size.objectives) * size.item
+    if way == "whole":
+        return ring * 2 * (head + size.entries * size.item)
+    weigh = 2 * 8 * size.objectives**2 + size.parameters * size.item  # the Gramian, and the direction
+    if way == "sharded":
+        return ring * (2 * head + size.entries * size.item + weigh)
+    rounds = 2 * 2 * 4 * 8 + 2 * 4 * 8  # two points, each opened by four numbers, and the end
+    return ring * (rounds + 2 * 2 * head + 2 * size.entries * size.item + weigh)
+
+
+def model_rows(ranks: int, way: str) -> float:
+    """Return the rows a rank holds between two steps, in units of the S x P matrix."""
+    return 1.0 if ranks == 1 or way == "whole" else 1.0 / ranks
+
+
+def rows(quick: bool = False) -> list[list[object]]:
+    cases = [mlp(64, 48, 4, batch=16)] if quick else [lenet(), mlp(256, 512, 512, 8, batch=64)]
+    counts = (2,) if quick else (1, 2, 4)
+    table: list[list[object]] = []
+    for case in cases:
+        for ranks in counts:
+            for way in _WAYS if ranks > 1 else _WAYS[:1]:
+                table += _traffic(case, ranks, way, steps=3 if quick else 20)
+    timed = [mlp(16, 8, 4)] if quick else [lenet(), resnet(4, width=16, batch=32), mlp(64, 32, 16, 8, 8)]
+    return table + [_speed(case, blocks=2 if quick else 15, barred=not quick and k < 2) for k, case in enumerate(timed)]
+
+
+def _traffic(case: Case, ranks: int, way: str, steps: int) -> list[list[object]]:
+    found = _together(_count, ranks, case, way, steps)
+    size = Size(case.objectives, case.size, found[0]["entries"])
+    sent, modelled = found[0]["sent"], model_bytes(size, ranks, way)
+    held, expected = found[0]["held"] / (4 * size.entries), model_rows(ranks, way)
+    within = abs(sent - modelled) <= 0.02 * max(modelled, 1.0)
+    name = f"{way}, " if ranks > 1 else ""
+    return [
+        [case.name, f"{name}bytes per step", ranks, f"{sent:.0f}", f"{modelled:.0f}", _wire(found, ranks),
+         "within 2%", verdict(within, f"{sent / modelled:.4f}" if modelled else "0")],
+        [case.name, f"{name}rows held", ranks, f"{held:.3f}", f"{expected:.3f}", "",
+         "within 2%", verdict(abs(held / expected - 1) <= 0.02, f"{held:.3f}")],
+    ]  # fmt: skip
+
+
+def _wire(found: list[dict[str, Any]], ranks: int) -> str:
+    wire = found[0]["wire"]
+    return "-" if wire is None else f"{wire / ranks:.0f}"
+
+
+def _speed(case: Case, blocks: int, *, barred: bool) -> list[object]:
+    timings = Timings(_together(_time, 2, case, blocks)[0])
+    ratio = timings.ratio("one", "two")
+    figures = f"{milliseconds(timings['two'])} ms against {milliseconds(timings['one'])} ms"
+    met = verdict(ratio.median >= 1.5, f"{ratio.median:.2f}") if barred else ""
+    return [case.name, f"speed-up of two ranks: {ratio}", 2, figures, "", "", "at least 1.5" if barred else "", met]
+
+
+# In every process
+
+
+def _count(case: Case, way: str, steps: int) -> dict[str, Any]:
+    """Return the bytes a rank sends per step, the entries of U, the bytes of its rows, and what the device carried."""
+    sent = 0.0
+    ranks = dist.get_world_size()
+    ring = (ranks - 1) / ranks
+
+    def counted(collective: Callable[..., Any], factor: float, place: int) -> Callable[..., Any]:
+        def call(*tensors: Tensor, **options: Any) -> Any:
+            nonlocal sent
+            sent += factor * ring * tensors[place].numel() * tensors[place].element_size()
+            return collective(*tensors, **options)
+
+        return call
+
+    with ExitStack() as changed:
+        changed.enter_context(mock.patch.object(sharded, "WHOLE", 0 if way == "streamed" else 1 << 30))
+        step, mg = _step(case, None, shard=way != "whole")
+        step()  # the anchor, and what is exchanged once
+        step()
+        for module, name, factor, place in (
+            (dist, "all_reduce", 2.0, 0),
+            (group, "_reduce_scatter", 1.0, 1),
+            (group, "_all_gather", 1.0, 0),
+        ):
+            changed.enter_context(mock.patch.object(module, name, counted(getattr(module, name), factor, place)))
+        _meet()
+        sent, before = 0.0, _carried()
+        for _ in range(steps):
+            step()
+        total, after = sent, _carried()
+    kept = mg._ledger.rows
+    assert kept is not None
+    return {
+        "sent": total / steps,
+        "entries": sum(mask.bit_count() * p.numel() for mask, p in zip(kept.layout, kept.parameters, strict=True)),
+        "held": sum(block.matrix.numel() * block.matrix.element_size() for block in kept.blocks),
+        "wire": None if before is None or after is None else (after - before) / steps,
+    }
+
+
+def _time(case: Case, blocks: int) -> dict[str, list[float]]:
+    """Return seconds per step, block by block, of two ranks and of the first one on its own."""
+    alone = dist.new_group([0])
+    first = dist.get_rank() == 0
+    two, _ = _step(case, None)
+    one, _ = _step(case, alone) if first else (lambda: None, None)
+    for _ in range(3):
+        two()
+        one()
+    _meet()
+    start = time.perf_counter()
+    two()
+    repeats = torch.tensor([max(1, int(0.3 / (time.perf_counter() - start)))])
+    dist.broadcast(repeats, 0)
+    found: dict[str, list[float]] = {"one": [], "two": []}
+    for _ in range(blocks):
+        for name, step in (("two", two), ("one", one)):
+            _meet()
+            start = time.perf_counter()
+            for _ in range(int(repeats)):
+                step()
+            found[name].append((time.perf_counter() - start) / int(repeats))
+    _meet()
+    return found
+
+
+def _step(case: Case, among: Any, *, shard: bool = False) -> tuple[Callable[[], None], MultiGradient]:
+    """Return an inner step on this rank's share of the batch."""
+    ranks, rank = (dist.get_world_size(), dist.get_rank()) if among is None else (1, 0)
+    share = tuple(column.tensor_split(ranks)[rank] for column in case.batch)
+    model = case.copy()
+    mg = MultiGradient(model, case.losses, Recursive([share], period=10**9), process_group=among, shard=shard)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        mg.backward(share)
+        optimizer.step()
+
+    return step, mg
+
+
+def _meet() -> None:
+    dist.barrier()
+
+
+def _carried() -> int | None:
+    """Return how many bytes the loopback device has sent, where the system tells."""
+    try:
+        lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[9]) for line in lines if line.split(":")[0].strip() == "lo"), None)
+
+
+def _together(function: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]:
+    """Return what a function returns in each of so many joined processes."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        where = f"file://{folder}/meeting"
+        members = [
+            context.Process(target=_member, args=(queue, where, rank, ranks, function, arguments))
+            for rank in range(ranks)
+        ]
+        for member in members:
+            member.start()
+        found = dict(queue.get(timeout=600) for _ in members)
+        for member in members:
+            member.join()
+    return [found[rank] for rank in range(ranks)]
+
+
+def _member(queue: Any, where: str, rank: int, ranks: int, function: Callable[..., Any], arguments: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=ranks)
+    queue.put((rank, function(*arguments)))
+    dist.destroy_process_group()

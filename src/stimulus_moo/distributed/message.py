@@ -1,0 +1,80 @@
+"""What a message says before the rows: flags, counts, losses; as numbers, so that adding messages up adds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.anchors import Spread
+from stimulus_moo.ledger import Account
+
+_DIGIT = 4096  # counts travel as digits that a float32 adds up exactly, for up to as many processes
+_DIGITS = 4
+
+
+class Head:
+    """What goes before the rows in a message: flags, counts, losses, and what an anchor's pieces say about sigma^2."""
+
+    def __init__(
+        self,
+        objectives: int,
+        step: int,
+        account: Account | None = None,
+        spread: Spread | None = None,
+        *,
+        failed: bool = False,
+    ) -> None:
+        self.objectives = objectives
+        self.step = step % _DIGIT
+        self.account = account or Account()
+        self.spread = spread or Spread()
+        self.failed = failed
+        self.grown = False  # has this process reached what there is no room for yet?
+        self.partial = False  # has it evaluated, and reached less than there is room for?
+
+    def vector(self, dtype: torch.dtype) -> Tensor:
+        """Return it as numbers that can be added up."""
+        zero = torch.zeros(self.objectives, dtype=torch.float64)
+        seen, losses, spread = self.account.seen, self.account.losses, self.spread
+        flags = [float(self.failed), float(self.grown), float(self.partial), float(self.step)]
+        counts = [digit for count in (seen, spread.pieces, spread.samples) for digit in _digits(count)]
+        sums = [
+            zero if losses is None else losses.detach().double().cpu() * seen,
+            zero if spread.weighted is None else spread.weighted,
+        ]
+        return torch.cat([torch.tensor(flags + counts, dtype=torch.float64), *sums]).to(dtype)
+
+    def summed(self, vector: Tensor) -> Head:
+        """Return the head that a sum of heads stands for; its step is the sum of their steps."""
+        values = vector.double().tolist()
+        counts = [_number(values[4 + _DIGITS * k : 4 + _DIGITS * (k + 1)]) for k in range(3)]
+        sums = torch.tensor(values[4 + 3 * _DIGITS :], dtype=torch.float64).split(self.objectives)
+        account = Account(losses=None if not counts[0] else sums[0] / counts[0], seen=counts[0])
+        total = Head(self.objectives, 0, account, Spread(counts[1], counts[2], sums[1]))
+        total.failed, total.grown, total.partial = (value > 0 for value in values[:3])
+        total.step = round(values[3])
+        return total
+
+
+def _digits(count: int) -> list[float]:
+    return [float(count // _DIGIT**k % _DIGIT) for k in range(_DIGITS)]
+
+
+def _number(digits: Sequence[float]) -> int:
+    return sum(int(digit) * _DIGIT**k for k, digit in enumerate(digits))
+
+
+def pack(message: Tensor, matrices: Sequence[Tensor]) -> None:
+    """Write matrices one after the other into a message; nothing is left as it is, at zero."""
+    start = 0
+    for matrix in matrices:
+        message[start : start + matrix.numel()].copy_(matrix.view(-1))
+        start += matrix.numel()
+
+
+def unpack(message: Tensor, matrices: Sequence[Tensor]) -> None:
+    """Read matrices from a message."""
+    for matrix, part in zip(matrices, message.split([matrix.numel() for matrix in matrices]), strict=True):
+        matrix.view(-1).copy_(part)

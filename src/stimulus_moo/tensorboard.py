@@ -1,0 +1,74 @@
+"""A callback for ``fit`` that writes its history where TensorBoard reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from stimulus_moo.errors import MissingDependency
+from stimulus_moo.options import positive_integer
+
+if TYPE_CHECKING:
+    from stimulus_moo.fit import Progress
+
+
+class TensorBoardLogger:
+    """Writes losses, weights, ||d_t||^2, counters and stationarity as scalars, by step.
+
+    Where several processes make the steps only the first one writes. A resumed run goes on in the same folder: what an
+    interrupted one had written beyond its last checkpoint is hidden by TensorBoard.
+
+    Args:
+        folder: where the event files go.
+        every: write after every so many steps.
+
+    Raises:
+        MissingDependency: tensorboard is not installed.
+
+    .. code-block:: python
+
+        fit(model, losses, data, lr=0.1, callbacks=[TensorBoardLogger("runs/board")])
+    """
+
+    def __init__(self, folder: str | Path, *, every: int = 1) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingDependency("TensorBoardLogger needs tensorboard: pip install tensorboard") from None
+        self._make = SummaryWriter
+        self._folder = folder
+        self._every = positive_integer("every", every)
+        self._writer: Any = None
+        self._first = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+
+    def __call__(self, told: Progress) -> None:
+        """Write a step."""
+        if not self._first or (told.step % self._every and "stationarity" not in told.record):
+            return
+        if self._writer is None:
+            self._writer = self._make(str(self._folder), purge_step=told.record["step"])
+        for name, value in _scalars(told.record).items():
+            self._writer.add_scalar(name, value, told.record["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _scalars(record: dict[str, Any]) -> dict[str, float]:
+    """Return a record of the history as scalars by tag.
+
+    >>> _scalars({"step": 0, "samples": 8, "gradients": 8, "losses": [0.5], "weights": [1.0], "sq_norm": 0.25})
+    {'loss/0': 0.5, 'weight/0': 1.0, 'sq_norm': 0.25, 'samples': 8, 'gradients': 8}
+    """
+    return {
+        **{f"loss/{s}": value for s, value in enumerate(record["losses"])},
+        **{f"weight/{s}": value for s, value in enumerate(record["weights"])},
+        **{f"full_loss/{s}": value for s, value in enumerate(record.get("full_losses", ()))},
+        **{name: record[name] for name in ("sq_norm", "samples", "gradients", "stationarity") if name in record},
+    }
