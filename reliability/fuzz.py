@@ -22,7 +22,7 @@ take. A file must be read or refused with a `StimulusError`; one that takes more
 failure. The tests fuzz the same readers with hypothesis.
 """
 COLUMNS = ("kind of file", "files", "branches seen", "failures")
-RUNS = 20_000
+RUNS = 4_000
 SECONDS = 120  # the most for one kind of file
 _MEMORY = 2048
 
