@@ -39,7 +39,7 @@ _STAGES: dict[str, list[tuple[Any, list[str]]]] = {
     _ROWS: [(Engine, ["differentiate"])],
     "adding rows": [(Intake, ["take_row", "take_one", "take_all", "end_row"]), (Rows, ["merge", "clear", "settle"])],
     _COMPILED: [(ledger.Ledger, ["_apply_compiled"])],
-    "exchange of x_t and x_{t-1}": [(guard, ["_exchange"])],
+    "exchange of x_t and x_{t-1}": [(guard.swapped, ["__enter__", "back"])],
     "snapshots of random state and buffers": [(guard.Guard, ["__init__", "restore", "undrawn"])],
     "Gramian": [(ledger.Ledger, ["gramian"])],
     "solver": [(MinNorm, ["__call__"]), (multigradient, ["checked"])],

@@ -1,6 +1,7 @@
 """``make faults`` and ``make soak``: run every check or the named ones, and write docs/reliability.md.
 
-python -m reliability [NAME ...] [--quick] [--page FILE]
+python -m reliability [NAME ...] [--quick]
+python -m reliability soak [--minutes M] [--steps N]
 
 Sections of checks that are not run stay as they are. Each runs in a process of its own. ``--quick`` only shows that
 everything runs: it writes to runs/reliability.
@@ -15,6 +16,7 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from benchmarks import report
 from reliability import page
@@ -29,23 +31,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m reliability", description="Inject faults and write what survived.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default all but soak")
     parser.add_argument("--quick", action="store_true", help="a few of each: shows that it runs")
+    parser.add_argument("--minutes", type=float, help="how long the soak is spread over; default 30")
+    parser.add_argument("--steps", type=int, help="how many steps the soak makes; default 100000")
     options = parser.parse_args(arguments)
+    size = {key: value for key in ("minutes", "steps") if (value := getattr(options, key)) is not None}
+    if size and options.names != ["soak"]:
+        parser.error("--minutes and --steps are for the soak alone")
     unknown = sorted(set(options.names) - set(NAMES))
     if unknown:
         parser.error(f"there is no check {unknown[0]!r}; there are {', '.join(NAMES)}")
     names = options.names or [name for name in NAMES if name != "soak"]
     if len(names) == 1:
-        return run(names[0], quick=options.quick)
+        return run(names[0], quick=options.quick, **size)
     flags = ["--quick"] if options.quick else []
     command = [sys.executable, "-m", "reliability"]
     return sum(bool(subprocess.run([*command, name, *flags], cwd=_ROOT).returncode) for name in names)
 
 
-def run(name: str, *, quick: bool) -> int:
+def run(name: str, *, quick: bool, **size: Any) -> int:
     """Run one check, print its table, write the page, and return the number of its failures."""
     module = import_module(f"reliability.{name}")
     start = time.perf_counter()
-    rows = module.rows(quick=quick)
+    rows = module.rows(quick=quick, **size)
     found = report.section(module, rows, time.perf_counter() - start, quick=quick)
     if quick:
         page.save(_ROOT / "runs" / "reliability", _ROOT / "runs" / "reliability" / "reliability.md", name, found, NAMES)

@@ -16,7 +16,9 @@ from stimulus_moo.errors import StateMismatch, StimulusWarning
 from stimulus_moo.files import write_whole
 
 KIND = "stimulus-moo checkpoint"
-VERSION = 2
+VERSION = 3
+_HEADER = re.compile(rb"stimulus-moo checkpoint (\d{1,4}) ([0-9a-f]{64})\n")
+_ZIP = b"PK\x03\x04"
 _NAME = re.compile(r"checkpoint-(\d{9,})\.pt")
 
 
@@ -32,28 +34,24 @@ def save(folder: Path, state: dict[str, Any], keep: int) -> None:
     Raises:
         NotWritten: the folder is full, read-only or gone; the older ones are whole.
     """
-    inside = io.BytesIO()
-    torch.save(state, inside)
-    payload = inside.getbuffer()
-    outside = {
-        "kind": KIND,
-        "version": VERSION,
-        "sha256": hashlib.sha256(payload).hexdigest(),
-        "payload": torch.frombuffer(payload, dtype=torch.uint8),
-    }
-    write_whole(folder / f"checkpoint-{state['step']:09d}.pt", lambda file: _write(outside, file))
+    write_whole(folder / f"checkpoint-{state['step']:09d}.pt", lambda file: _write(state, file))
     for old in files(folder)[keep:]:
         old.unlink(missing_ok=True)
 
 
-class _Remembering:
-    """A file whose first failure is kept, because torch would report it as a position that it did not expect."""
+class _Hashing:
+    """A file that is hashed as it is written, and whose first failure is kept.
+
+    torch would report a full disk as a position that it did not expect.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self.sha256 = hashlib.sha256()
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
+        self.sha256.update(data)
         try:
             if self.error is None:
                 self._file.write(data)
@@ -65,11 +63,19 @@ class _Remembering:
         """Leave it to whoever opened the file."""
 
 
-def _write(content: dict[str, Any], file: BinaryIO) -> None:
-    remembering = _Remembering(file)
-    torch.save(content, remembering)  # type: ignore[arg-type]
-    if remembering.error is not None:
-        raise remembering.error
+def _write(state: dict[str, Any], file: BinaryIO) -> None:
+    """Write a line with the version and the checksum, then the state; nothing is held in memory a second time."""
+    file.write(_header("0" * 64))
+    archive = _Hashing(file)
+    torch.save(state, archive)  # type: ignore[arg-type]
+    if archive.error is not None:
+        raise archive.error
+    file.seek(0)
+    file.write(_header(archive.sha256.hexdigest()))
+
+
+def _header(sha256: str) -> bytes:
+    return f"{KIND} {VERSION} {sha256}\n".encode()
 
 
 def sweep(folder: Path) -> None:
@@ -109,39 +115,57 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         with path.open("rb") as file:
-            outside = _load(file, path.stat().st_size)
+            state = _state(path, file)
+    except StateMismatch:
+        raise
     except Exception as error:
         raise StateMismatch(f"{path} cannot be read as a checkpoint ({_first_line(error)})") from error
-    if not isinstance(outside, dict) or outside.get("kind") != KIND:
-        raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo")
-    if outside.get("version") != VERSION:
-        raise StateMismatch(
-            f"{path} is a checkpoint of version {outside.get('version')!r}, this library reads {VERSION}"
-        )
-    payload = outside.get("payload")
-    if not isinstance(payload, torch.Tensor) or payload.dtype != torch.uint8 or payload.dim() != 1:
-        raise StateMismatch(f"{path} is damaged (it holds no payload)")
-    inside = payload.numpy().tobytes()
-    if hashlib.sha256(inside).hexdigest() != outside.get("sha256"):
-        raise StateMismatch(f"{path} is damaged (its checksum is another one)")
-    try:
-        state = _load(io.BytesIO(inside), len(inside))
-    except Exception as error:
-        raise StateMismatch(f"{path} holds something else than a run ({_first_line(error)})") from error
     if not isinstance(state, dict) or not isinstance(state.get("step"), int):
         raise StateMismatch(f"{path} holds something else than a run ({type(state).__name__})")
     return state
 
 
-def _load(file: IO[bytes], size: int) -> Any:
+def _state(path: Path, file: io.BufferedReader) -> Any:
+    start = file.readline(len(_header("0" * 64)) + 3)
+    if start.startswith(_ZIP):
+        return _version_2(path, file)
+    found = _HEADER.fullmatch(start)
+    if found is None:
+        raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo")
+    if int(found[1]) != VERSION:
+        raise StateMismatch(f"{path} is a checkpoint of version {int(found[1])}, this library reads {VERSION} and 2")
+    if hashlib.file_digest(file, "sha256").hexdigest() != found[2].decode():
+        raise StateMismatch(f"{path} is damaged (its checksum is another one)")
+    return _load(file, len(start))
+
+
+def _version_2(path: Path, file: IO[bytes]) -> Any:
+    """Return the state of a checkpoint of the version before, an archive in an archive."""
+    outside = _load(file, 0)
+    if not isinstance(outside, dict) or outside.get("kind") != KIND:
+        raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo")
+    payload = outside.get("payload")
+    if outside.get("version") != 2 or not isinstance(payload, torch.Tensor) or payload.dtype != torch.uint8:
+        raise StateMismatch(f"{path} is damaged (it holds no payload of version 2)")
+    inside = payload.numpy().tobytes()
+    if hashlib.sha256(inside).hexdigest() != outside.get("sha256"):
+        raise StateMismatch(f"{path} is damaged (its checksum is another one)")
+    return _load(io.BytesIO(inside), 0)
+
+
+def _load(file: IO[bytes], start: int) -> Any:
     """Load an archive of ``torch.save`` that unpacks to no more than it is, running nothing that is inside."""
+    size = file.seek(0, io.SEEK_END) - start
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise ValueError("a packed archive, which torch does not write")
         if sum(entry.file_size for entry in entries) > size:
             raise ValueError("an archive that claims to hold more than it is long")
-    file.seek(0)
+    file.seek(start)
+    if file.read(len(_ZIP)) != _ZIP:
+        raise ValueError("no archive")
+    file.seek(start)
     return torch.load(file, map_location="cpu", weights_only=True)
 
 

@@ -111,11 +111,10 @@ class History:
         return pandas.DataFrame(flat)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the columns as tensors, which stay small on disk however long the run."""
+        """Return the columns as tensors; they share the history's memory, so save or copy them before the next step."""
         evaluations = [[stationarity, *losses] for stationarity, losses in self._evaluations.values()]
         return {
-            "counts": torch.tensor(np.array([self._whole(key) for key in self._COUNTS], dtype=np.int64).T),
-            **{key: torch.tensor(self._whole(key), dtype=torch.float64) for key in ("sq_norm", "losses", "weights")},
+            "columns": {key: torch.from_numpy(column[: self._size]) for key, column in self._columns.items()},
             "evaluated_at": torch.tensor(list(self._evaluations), dtype=torch.int64),
             "evaluations": torch.tensor(evaluations, dtype=torch.float64),
             "skipped_at": torch.tensor(sorted(self._skipped), dtype=torch.int64),
@@ -127,25 +126,38 @@ class History:
         Raises:
             StateMismatch: they are not all there, or not of one length; nothing has changed then.
         """
-        names = ("counts", "sq_norm", "losses", "weights", "evaluated_at", "evaluations", "skipped_at")
-        state = {"skipped_at": torch.zeros(0, dtype=torch.int64), **state}  # which states of earlier versions lack
-        columns: list[Any] = [state.get(name) for name in names]
-        if not all(isinstance(column, Tensor) and column.dim() for column in columns) or (
-            len({len(c) for c in columns[:4]}) != 1 or len(columns[4]) != len(columns[5])
+        columns = state.get("columns") if "counts" not in state else _columns_of_version_2(state)
+        later = {"skipped_at": torch.zeros(0, dtype=torch.int64), **state}
+        parts: list[Any] = [later.get(name) for name in ("evaluated_at", "evaluations", "skipped_at")]
+        at, evaluations, skipped = parts
+        if not (
+            isinstance(columns, dict)
+            and all(isinstance(t, Tensor) and t.dim() for t in (at, evaluations, skipped, *columns.values()))
+            and len({len(column) for column in columns.values()}) <= 1
+            and len(at) == len(evaluations)
         ):
-            raise StateMismatch(f"the state of History must hold the tensors {', '.join(names)}, of matching length")
+            raise StateMismatch(
+                "the state of History must hold columns of one length, evaluated_at, evaluations and skipped_at, found "
+                f"{sorted(map(str, state))}"
+            )
         loaded = History()
         loaded.reserve(self._room)
-        for counts, sq_norm, losses, weights in zip(*(column.tolist() for column in columns[:4]), strict=True):
-            row = dict(zip(self._COUNTS, counts, strict=True), losses=losses, weights=weights, sq_norm=sq_norm)
-            loaded.add(**{**row, "anchored": bool(row["anchored"])})
-        for i, (stationarity, *full_losses) in zip(columns[4].tolist(), columns[5].tolist(), strict=True):
+        for values in zip(*(column.tolist() for column in columns.values()), strict=True):
+            loaded.add(**dict(zip(columns, values, strict=True)))
+        for i, (stationarity, *full_losses) in zip(at.tolist(), evaluations.tolist(), strict=True):
             loaded._evaluations[i] = stationarity, full_losses
-        loaded._skipped = set(columns[6].tolist())
+        loaded._skipped = set(skipped.tolist())
         self.__dict__.update(loaded.__dict__)
 
-    def _whole(self, key: str) -> NDArray[Any]:
-        return self._columns[key][: self._size] if self._columns else np.zeros(0)
+
+def _columns_of_version_2(state: dict[str, Any]) -> Any:
+    """Return the columns of an older checkpoint, in which the counts are one matrix."""
+    counts = state["counts"]
+    if not isinstance(counts, Tensor) or counts.dim() != 2:
+        return {} if isinstance(counts, Tensor) and not counts.numel() else None
+    step, samples, gradients, anchored = counts.unbind(1)
+    floats = {key: state.get(key) for key in ("losses", "weights", "sq_norm")}
+    return {"step": step, "samples": samples, "gradients": gradients, **floats, "anchored": anchored.bool()}
 
 
 def _column(value: Any, room: int) -> NDArray[Any]:

@@ -20,14 +20,12 @@ class Undisturbed:
 
     >>> import signal
     >>> done = []
-    >>> try:
-    ...     with Undisturbed():
-    ...         signal.raise_signal(signal.SIGINT)
-    ...         done.append("all of it")
-    ... except KeyboardInterrupt:
-    ...     done.append("then the interrupt")
-    >>> done
-    ['all of it', 'then the interrupt']
+    >>> before = signal.signal(signal.SIGTERM, lambda number, frame: done.append("then the signal"))
+    >>> with Undisturbed():
+    ...     signal.raise_signal(signal.SIGTERM)
+    ...     done.append("all of it")
+    >>> done, signal.signal(signal.SIGTERM, before) is None
+    (['all of it', 'then the signal'], False)
     """
 
     def __init__(self) -> None:

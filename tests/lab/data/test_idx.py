@@ -131,3 +131,10 @@ def test_changing_one_byte_gives_an_array_of_the_same_size_or_a_data_error(file,
         assert read_idx(file).nbytes == 24
     except DataError:
         assert position < 12
+
+
+def test_an_empty_dimension_beside_absurd_ones_is_refused(file):
+    """Found by the fuzzer: nothing to allocate, and yet no array can have that shape."""
+    file.write_bytes(bytes([0, 0, 13, 5]) + b"".join(n.to_bytes(4, "big") for n in (3 << 24, 13, 1 << 24, 1 << 19, 0)))
+    with pytest.raises(DataError, match="with dimensions that no array can have"):
+        read_idx(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import sys
 import zlib
 from os import PathLike
 from pathlib import Path
@@ -67,6 +68,8 @@ def _read(path: Path, stream: IO[bytes] | gzip.GzipFile, most_bytes: int) -> NDA
     claim = f"the header claims {' x '.join(map(str, shape))} values of {dtype}, {expected:,} bytes"
     if expected > most_bytes:
         raise DataError(f"{path}: {claim}, but the file can hold {most_bytes:,} at most")
+    if math.prod(size or 1 for size in shape) * dtype.itemsize > sys.maxsize:  # one is zero, and yet
+        raise DataError(f"{path}: {claim}, with dimensions that no array can have")
     content = _read_up_to(stream, expected + 1)
     if len(content) != expected:
         found = f"{len(content):,}" if len(content) < expected else "more"
