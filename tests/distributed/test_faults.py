@@ -120,7 +120,7 @@ def torchrun(*arguments: object, ranks: int = 2, restarts: int = 0) -> subproces
 def test_torchrun_restarts_a_killed_run(tmp_path: Path, expected: Tensor) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(root=str(ROOT)))
-    done = torchrun(script, tmp_path / "run", tmp_path / "end.pt", restarts=1)
+    done = torchrun(script, tmp_path / "run", tmp_path / "end.pt", restarts=3)  # gloo may need a second try to meet
     assert done.returncode == 0, done.stderr
     assert "SIGKILL" in done.stderr or "exitcode: -9" in done.stderr
     assert torch.allclose(torch.load(tmp_path / "end.pt"), expected, rtol=0, atol=1e-10)
