@@ -113,14 +113,16 @@ def torchrun(*arguments: object, ranks: int = 2, restarts: int = 0) -> subproces
     """Run something under torchrun on this machine."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
                f"--nproc-per-node={ranks}", f"--max-restarts={restarts}", *map(str, arguments)]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    # a store of its own for every try: torchrun's keeps the addresses of processes that are gone
+    own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    environment = {**os.environ, **own}
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_torchrun_restarts_a_killed_run(tmp_path: Path, expected: Tensor) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(root=str(ROOT)))
-    done = torchrun(script, tmp_path / "run", tmp_path / "end.pt", restarts=1)
+    done = torchrun(script, tmp_path / "run", tmp_path / "end.pt", restarts=3)
     assert done.returncode == 0, done.stderr
     assert "SIGKILL" in done.stderr or "exitcode: -9" in done.stderr
     assert torch.allclose(torch.load(tmp_path / "end.pt"), expected, rtol=0, atol=1e-10)

@@ -31,7 +31,12 @@ def together() -> Iterator[bool]:
     accelerated = torch.cuda.is_available()
     if accelerated:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if accelerated else "gloo", timeout=_timeout())
+    store, rank, size = next(dist.rendezvous("env://", timeout=_timeout()))  # type: ignore[attr-defined]
+    # torchrun's store lives on through a restart, with the addresses of the processes that are gone
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
+    backend = "nccl" if accelerated else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_timeout())
     try:
         yield is_first()
     finally:
