@@ -22,7 +22,7 @@ from stimulus_moo.guard import Guard, swapped
 from stimulus_moo.intake import Intake, Undo, non_finite_gradient
 from stimulus_moo.memory import MemoryEstimate
 from stimulus_moo.objective import Objective, reaches_nothing
-from stimulus_moo.probe import Probe
+from stimulus_moo.probe import Probe, Side
 from stimulus_moo.rows import Rows, Storage
 from stimulus_moo.share import ALL, Share
 
@@ -86,8 +86,8 @@ class Ledger:
     """
 
     share: Share = ALL
-    #: whether a probe may look on: what it sees is this process's part of a batch
-    sees = True
+    #: whether the two halves of a batch can be compared, which is about this process's part of it
+    splits = True
 
     def __init__(self, objective: Objective, engine: Engine, storage: Storage | None = None) -> None:
         self.objective = objective
@@ -167,6 +167,11 @@ class Ledger:
             self._spare = self._pending
         self._journal.clear()
         self._pending = self._intake = None
+
+    @property
+    def revocable(self) -> bool:
+        """Whether an update can be taken back after it was made."""
+        return True
 
     def abandon(self, error: BaseException) -> None:
         """Let those who make this step together with us know that it has failed here."""
@@ -257,13 +262,24 @@ class Ledger:
         total = sum(piece.size for piece in pieces)
         own = self._own(update, total)
         account.count(total, update)
-        if len(pieces) != 1 or not self._apply_compiled(own, batch, total, step, account, probe):
+        difference = update.keep == update.now == -update.before == 1.0
+        if probe is not None:
+            probe.in_rows = difference and self.rows is not None and self._staged(self.rows)
+        if len(pieces) == 1 and self._apply_compiled(own, batch, total, step, account, probe):
+            if probe is not None:
+                probe.in_rows |= difference and self.splits  # it does not change them in place
+        else:
             self._begin_in_place(own)
             self._accumulate_pieces(pieces, own, step, guard, account, probe)
         self._join_batch(update, account)
         account.count(account.seen, update)
-        if probe is not None and update.before:
-            self._follow(update, probe)
+        if probe is not None:
+            self._join_probe(probe, total, account.seen)
+            probe.end()
+            if probe.in_rows and probe.weights is not None:
+                assert self.rows is not None
+                now, before = (rows.combine(probe.weights)[0] for rows in (self.pending, self.rows))
+                probe.compare(now, before)
 
     def _cut(self, batch: Any, *, halves: bool) -> list[Piece]:
         """Return the batch in pieces of at most ``micro_batch`` samples, if asked from two halves of it."""
@@ -312,8 +328,7 @@ class Ledger:
     ) -> None:
         if probe is not None:
             halves = [sum(p.size for p in pieces if p.half == half) for half in (0, 1)]
-            unseen = self._pending is not None or not _is_difference(update)
-            probe.begin([n for n in halves if n], two_points=bool(update.before), change=bool(update.before) and unseen)
+            probe.begin([n for n in halves if n], two_points=bool(update.before))
         if update.before:
             earlier = Account()
             with self._point(at_previous=True):
@@ -324,16 +339,10 @@ class Ledger:
             account.before = earlier.losses
         for piece in pieces:
             self._accumulate(piece, step, update.now * piece.share, account, probe=probe)
-        if probe is not None:
-            probe.end()
         self._merge(update)
 
-    def _follow(self, update: Update, probe: Probe) -> None:
-        """Tell the probe how far the rows moved, where that is what the batch's gradients moved by."""
-        if probe.change is None and probe.weights is not None and _is_difference(update):
-            assert self.rows is not None
-            now, before = (rows.combine(probe.weights)[0] for rows in (self.pending, self.rows))
-            probe.compare(now, before)
+    def _join_probe(self, probe: Probe, own: int, total: int) -> None:
+        """Make what a probe has added up over ``own`` samples that of all processes, over ``total``."""
 
     def _merge(self, update: Update) -> None:
         if update.keep and self.pending is not self.rows:
@@ -395,10 +404,7 @@ class Ledger:
         evaluated = self.objective.evaluate(piece.content, step)
         target = self._target(evaluated.graphs)
         large = not self._staged(target)
-        side = None
-        if probe is not None:
-            shares = {"of_half": piece.share_of_half, "of_all": piece.share}
-            side = probe.side(target.objectives, now=not at_previous, half=piece.half, **shares)
+        side = side_of(probe, piece, target.objectives, at_previous)
         intake = self._intake = Intake(target, weight, step, careful=large, square=square, side=side)
         if guard is not None:
             self._journal.append(Entry(piece, at_previous, intake, guard))
@@ -457,6 +463,9 @@ class Ledger:
         return self.stages(rows.objectives)
 
 
-def _is_difference(update: Update) -> bool:
-    """Tell whether U_t - U_{t-1} is a multiple of what the batch's gradients changed by, with factor 1."""
-    return update.keep == 1.0 and update.now == 1.0 and update.before == -1.0
+def side_of(probe: Probe | None, piece: Piece, objectives: int, at_previous: bool) -> Side | None:
+    """Return where a probe wants the gradients of a piece, if there is one."""
+    if probe is None:
+        return None
+    shares = {"of_half": piece.share_of_half, "of_all": piece.share}
+    return probe.side(objectives, now=not at_previous, half=piece.half, **shares)

@@ -166,8 +166,11 @@ class MultiGradient(Stateful):
             )
         self._storage = Storage(rows_dtype, _device(rows_device))
         self._ledger = self._open_ledger()
-        if estimator.observes:
-            self._require_sight(f"{type(estimator).__name__} looks")
+        if estimator.observes and not self._ledger.splits:
+            raise InvalidOption(
+                f"{type(estimator).__name__} compares the two halves of a batch, which several processes that make one "
+                "step do not in this version; take Recursive with a number as its period"
+            )
         self.t = 0  # calls of backward since the estimator's start
         self.samples = 0  # samples drawn
         self.gradients = 0  # per-sample multi-gradient evaluations (IFO calls)
@@ -283,6 +286,11 @@ class MultiGradient(Stateful):
         """The parameters' values at the last step, one tensor each, where the estimator keeps them."""
         return self._ledger.previous
 
+    @property
+    def revocable(self) -> bool:
+        """Whether a step that has been evaluated can still be refused by a judge and all is as before."""
+        return self._ledger.revocable
+
     def watch(self) -> None:
         """Keep an ``Observation`` of every step in ``observation``, as ``Safeguard`` and ``SmoothnessLR`` need.
 
@@ -301,15 +309,7 @@ class MultiGradient(Stateful):
         >>> mg.observation.decrease > 0, mg.observation.smoothness > 0
         (True, True)
         """
-        self._require_sight("Safeguard and SmoothnessLR look")
         self._watched = True
-
-    def _require_sight(self, who: str) -> None:
-        if not self._ledger.sees:
-            raise InvalidOption(
-                f"{who} at a batch at two points, which several processes that make one step do not compare in this "
-                "version; give lr a number, take Recursive with a period, and step the optimizer without a guard"
-            )
 
     @property
     def engine(self) -> str:
@@ -475,7 +475,7 @@ class MultiGradient(Stateful):
         """Tell whether this step is looked at: always if somebody watches, else now and then for too long a step."""
         if self._watched or self.estimator.observes:
             return True
-        return self._ledger.sees and "step" not in self._told and (self.t < _FIRST or self.t % _EVERY == 1)
+        return "step" not in self._told and (self.t < _FIRST or self.t % _EVERY == 1)
 
     def _probe(self, update: Update) -> Probe | None:
         if update.anchor is not None or not (update.halves or (update.before and self._curious())):

@@ -106,15 +106,16 @@ class Probe:
         self.change: float | None = None  # ||sum_s lambda^s D^s||
         self.change_variance: float | None = None
         self.variance: float | None = None
+        self.in_rows = False  # can D be had from the rows before and after the update?
         self._parameters = parameters
         self._change: list[Tensor] | None = None  # sum_s lambda^s D^s
         self._split: list[Tensor] | None = None  # the same of the first half less that of the second
         self._noise: list[Tensor] | None = None  # sum_s lambda^s g^s of the first half less that of the second
         self._scale = 0.0  # n1 n2 / n^2 for halves of n1 and n2 samples
 
-    def begin(self, sizes: Sequence[int], *, two_points: bool, change: bool) -> None:
-        """Make room. ``sizes`` are those of the halves, or of the batch; ``change``: is D to be summed up here?"""
-        self._change = self._zeros() if change else None
+    def begin(self, sizes: Sequence[int], *, two_points: bool) -> None:
+        """Make room; ``sizes`` are those of the halves, or of the batch."""
+        self._change = self._zeros() if two_points and not self.in_rows else None
         if len(sizes) == 2:
             self._noise = self._zeros()
             self._split = self._zeros() if two_points else None
@@ -133,6 +134,10 @@ class Probe:
         if not targets:
             return None
         return Side([1.0 / objectives] * objectives if self.weights is None else self.weights.tolist(), targets)
+
+    def vectors(self) -> list[Tensor]:
+        """Return what is being added up."""
+        return [vector for vectors in (self._change, self._split, self._noise) for vector in vectors or ()]
 
     def end(self) -> None:
         """Sum up, and let go of the vectors."""

@@ -77,7 +77,6 @@ class Run:
             raise InvalidOption("lr='auto' is a schedule of its own, found a scheduler beside it; give one of the two")
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
         longest = 1.0 if self.schedule is None else MOST
-        guard = guard and self.group.size == 1  # several processes do not compare what they see
         self.guard = Safeguard(self.optimizer, self.multigradient, longest=longest) if guard else None
         if mu is not None and settings.lr == "auto":
             raise InvalidOption("the random clock of mu needs a number for lr, found 'auto'")

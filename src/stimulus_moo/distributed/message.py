@@ -37,11 +37,11 @@ class Head:
     def vector(self, dtype: torch.dtype) -> Tensor:
         """Return it as numbers that can be added up."""
         zero = torch.zeros(self.objectives, dtype=torch.float64)
-        seen, losses, spread = self.account.seen, self.account.losses, self.spread
+        seen, spread, pair = self.account.seen, self.spread, (self.account.losses, self.account.before)
         flags = [float(self.failed), float(self.grown), float(self.partial), float(self.step)]
         counts = [digit for count in (seen, spread.pieces, spread.samples) for digit in _digits(count)]
         sums = [
-            zero if losses is None else losses.detach().double().cpu() * seen,
+            *(zero if losses is None else losses.detach().double().cpu() * seen for losses in pair),
             zero if spread.weighted is None else spread.weighted,
         ]
         return torch.cat([torch.tensor(flags + counts, dtype=torch.float64), *sums]).to(dtype)
@@ -51,8 +51,9 @@ class Head:
         values = vector.double().tolist()
         counts = [_number(values[4 + _DIGITS * k : 4 + _DIGITS * (k + 1)]) for k in range(3)]
         sums = torch.tensor(values[4 + 3 * _DIGITS :], dtype=torch.float64).split(self.objectives)
-        account = Account(losses=None if not counts[0] else sums[0] / counts[0], seen=counts[0])
-        total = Head(self.objectives, 0, account, Spread(counts[1], counts[2], sums[1]))
+        losses, before = (None if not counts[0] else values / counts[0] for values in sums[:2])
+        account = Account(losses=losses, before=before, seen=counts[0])
+        total = Head(self.objectives, 0, account, Spread(counts[1], counts[2], sums[2]))
         total.failed, total.grown, total.partial = (value > 0 for value in values[:3])
         total.step = round(values[3])
         return total

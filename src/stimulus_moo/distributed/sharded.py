@@ -19,7 +19,7 @@ from stimulus_moo.errors import DistributedError
 from stimulus_moo.estimators import Update
 from stimulus_moo.guard import Guard
 from stimulus_moo.intake import Intake
-from stimulus_moo.ledger import Account, Piece
+from stimulus_moo.ledger import Account, Piece, side_of
 from stimulus_moo.memory import MemoryEstimate
 from stimulus_moo.objective import Objective
 from stimulus_moo.probe import Probe
@@ -130,7 +130,7 @@ class StreamedLedger(ShardedLedger):
         graphs = evaluated.graphs
         self._round(active=True, own=(len(graphs), self._masks(graphs)))
         target = self._open_rows()
-        intake = Intake(target, weight, step, square=square)
+        intake = Intake(target, weight, step, square=square, side=side_of(probe, piece, len(graphs), at_previous))
         try:
             self.engine.differentiate(graphs, self.objective.parameters, intake, large=False)
         except DistributedError:

@@ -41,7 +41,7 @@ class SummedLedger(Ledger):
     processes, bit for bit, and so is everything that follows from it.
     """
 
-    sees = False
+    splits = False
 
     def __init__(self, group: Group, objective: Objective, engine: Engine, storage: Storage | None = None) -> None:
         if storage is not None and storage.dtype is torch.bfloat16:
@@ -84,6 +84,11 @@ class SummedLedger(Ledger):
         """Forget everything, and that the processes have agreed."""
         super().clear()
         self._objectives, self._checked = 0, False
+
+    @property
+    def revocable(self) -> bool:
+        """Whether U_{t-1} is still there once the processes have summed up."""
+        return self.rows is None or self._staged(self.rows)
 
     def adjusted(self, estimate: MemoryEstimate) -> MemoryEstimate:
         """Add the message, a copy of a small U."""
@@ -154,6 +159,11 @@ class SummedLedger(Ledger):
         if not self._in_place:
             self._merge(update)
 
+    def _join_probe(self, probe: Probe, own: int, total: int) -> None:
+        for vector in probe.vectors():
+            for part in vector.view(-1).split(BUCKET):
+                part.copy_(self.group.sum(part * (own / total)))
+
     def _join_anchor(self, anchor: Anchor, account: Account) -> None:
         self._in_place = False
         spread = self._sum(account, anchor.spread)
@@ -191,9 +201,10 @@ class SummedLedger(Ledger):
 
     def _take_over(self, total: Head, account: Account) -> Spread:
         """Make the account that of all processes; return the spread of all."""
-        account.seen, account.losses = total.account.seen, total.account.losses
-        if account.losses is not None:
-            account.losses = account.losses.to(self.objective.parameters[0].device, self._message_type())
+        account.seen = total.account.seen
+        device, dtype = self.objective.parameters[0].device, self._message_type()
+        found = (total.account.losses, total.account.before if account.paired else None)
+        account.losses, account.before = (None if values is None else values.to(device, dtype) for values in found)
         return total.spread
 
     def _send_failure(self) -> None:

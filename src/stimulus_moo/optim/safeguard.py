@@ -121,7 +121,7 @@ class Safeguard(Stateful):
         momentum, scale, counts = self.optimizer.state, self.scale, (mg.samples, mg.gradients)
         while True:
             account = Account()
-            judge = self._judge if retries < self.patience else None
+            judge = self._judge if retries < self.patience and mg.revocable else None
             try:
                 step = mg.attempt(batch, account, judge=judge, retries=retries)
                 break

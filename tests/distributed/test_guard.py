@@ -1,0 +1,51 @@
+"""The guard and the step size without a number: several processes see, and decide, what one does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from stimulus_moo import Filtered, InvalidOption, MultiGradient, Recursive, fit, ledger
+from tests.distributed.launch import values
+from tests.distributed.paths import COLUMNS
+from tests.harness import cut, two_heads, two_losses, vector
+
+
+def train(lr: Any, method: str, shard: bool, staged: bool) -> tuple[Tensor, int, int, int]:
+    ledger.STAGED_ENTRIES = 1 << 16 if staged else 0  # a process of its own, or put back below
+    model = two_heads()
+    result = fit(model, two_losses, COLUMNS, lr=lr, method=method, batch_size=7, period=8, steps=40, shard=shard)
+    return vector(model), result.shortened, result.taken_back, result.gradients
+
+
+@pytest.mark.parametrize(("lr", "method"), [(20.0, "stimulus-m"), (20.0, "moco+"), ("auto", "stimulus")])
+@pytest.mark.parametrize(("shard", "staged"), [(False, True), (True, True), (False, False)])
+def test_two_processes_are_guarded_as_one(
+    lr: Any, method: str, shard: bool, staged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "STAGED_ENTRIES", ledger.STAGED_ENTRIES)  # put back at the end
+    alone = train(lr, method, False, staged)
+    if lr != "auto":
+        assert alone[1] > 0  # it had something to do
+    for end in values(train, 2, lr, method, shard, staged):
+        if not staged and alone[2]:
+            continue  # rows that are summed in place are not taken back
+        assert torch.allclose(end[0], alone[0], rtol=0, atol=1e-9)
+        assert end[1:] == alone[1:]
+
+
+def refuse() -> list[str]:
+    found = []
+    for estimator in (Filtered(), Recursive(cut(COLUMNS, 20), "auto")):
+        with pytest.raises(InvalidOption) as caught:
+            MultiGradient(two_heads(), two_losses, estimator)
+        found.append(str(caught.value))
+    return found
+
+
+def test_what_compares_halves_is_refused() -> None:
+    for found in values(refuse, 2):
+        assert all("two halves of a batch" in message for message in found)
