@@ -90,7 +90,7 @@ def _truths(group: Group, note: str) -> Iterable[str]:
         rates.setdefault(step_size(run), [])
         if run.method not in rates[step_size(run)]:
             rates[step_size(run)].append(run.method)
-    yield "Step sizes: " + "; ".join(f"{rate:g} for {', '.join(methods)}" for rate, methods in rates.items()) + "."
+    yield "Step sizes: " + "; ".join(f"{rate} for {', '.join(methods)}" for rate, methods in rates.items()) + "."
 
 
 def _cell(value: Any) -> str:

@@ -44,6 +44,10 @@ _LOOSE_ENDS = """## Loose ends of the paper, and what we chose
 """
 
 
+#: the folders of the runs: the paper's settings, another step size, and the paper's under the guard
+_LABELS = ("paper", "other-step", "guarded")
+
+
 def write_page(out: Path, page: Path) -> None:
     """Write the page from the runs below ``out`` (labels as folders) and its studies."""
     labels = sorted(folder.name for folder in out.iterdir() if folder.is_dir() and folder.name != "studies")
@@ -51,20 +55,19 @@ def write_page(out: Path, page: Path) -> None:
     groups = {label: {group.name: group for group in group_runs(runs)} for label, runs in complete.items()}
     parts = [_HEAD]
     for name, claims in CLAIMS.items():
-        blocks = {label: groups[label][name] for label in ("paper", "other-step") if name in groups.get(label, {})}
-        parts.append(_experiment(name, claims, blocks) if blocks else _not_run(EXPERIMENTS[name].title))
+        blocks = {label: groups[label][name] for label in _LABELS[:2] if name in groups.get(label, {})}
+        guarded = groups.get("guarded", {}).get(name)
+        parts.append(_experiment(name, claims, blocks, guarded) if blocks else _not_run(EXPERIMENTS[name].title))
     studies = {study["name"]: study for study in (load_studies(out / "studies") if (out / "studies").is_dir() else ())}
     known = dict.fromkeys((*STUDIES, *studies))
     parts += [_study(studies[name]) if name in studies else _not_run(STUDIES[name].title) for name in known]
     for label, found in groups.items():
-        parts += [
-            _own(group) for name, group in found.items() if name not in CLAIMS and label not in ("paper", "other-step")
-        ]
+        parts += [_own(group) for name, group in found.items() if name not in CLAIMS and label not in _LABELS]
     parts.append(_LOOSE_ENDS)
     write_text(page, "\n".join(parts))
 
 
-def _experiment(name: str, claims: Sequence[Claim], blocks: Mapping[str, Group]) -> str:
+def _experiment(name: str, claims: Sequence[Claim], blocks: Mapping[str, Group], guarded: Group | None) -> str:
     experiment = EXPERIMENTS[name]
     lines = [f"## {experiment.title}", "", f"*The paper:* {experiment.claim}", ""]
     lines += ["| claim | our figure | verdict |", "|---|---|---|"]
@@ -73,9 +76,12 @@ def _experiment(name: str, claims: Sequence[Claim], blocks: Mapping[str, Group])
         figures = "; ".join(f"*{_step(blocks[label])}:* {finding.figures}" for label, finding in found.items())
         lines.append(f"| {claim.text} | {figures} | **{verdict([f.holds for f in found.values()])}** |")
     for group in blocks.values():
-        lines += ["", f"### Step size {_step(group)}, {_seeds(group)}", "", comparison_table(group).markdown(), ""]
+        lines += ["", f"### {_step(group)}, to the letter, {_seeds(group)}", "", comparison_table(group).markdown(), ""]
         if group.synthetic:
             lines += ["The data is synthetic.", ""]
+    if guarded is not None:
+        title = f"### {_step(guarded)}, guarded (no claim of the paper's), {_seeds(guarded)}"
+        lines += ["", title, "", comparison_table(guarded).markdown(), ""]
     lines += ["Samples and gradients:", "", sample_table(next(iter(blocks.values()))).markdown(), ""]
     return "\n".join(lines)
 
@@ -108,8 +114,7 @@ def _study(study: Mapping[str, Any]) -> str:
 
 
 def _step(group: Group) -> str:
-    rates = {run.settings["lr"] for run in group.runs}
-    return "lr " + ", ".join(f"{rate:g}" for rate in sorted(rates))
+    return "lr " + ", ".join(sorted({str(run.settings["lr"]) for run in group.runs}))
 
 
 def _seeds(group: Group) -> str:

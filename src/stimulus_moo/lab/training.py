@@ -138,6 +138,8 @@ class Training:
             "stationarity": result.stationarity,
             "stopped": result.stopped,
             "skipped": result.skipped,
+            "shortened": result.shortened,
+            "taken_back": result.taken_back,
             "seconds": recorder.seconds,
             "test": problem.test(problem.model) if problem.test and is_first() else {},
             "diverged": False,

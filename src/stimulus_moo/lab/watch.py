@@ -8,6 +8,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeLeft
 
+#: what may happen to steps, as a summary counts it
+EVENTS = ("skipped", "shortened", "taken_back")
+
 
 class Watch:
     """A context manager that shows the work on a console.
@@ -86,9 +89,10 @@ def run_line(summary: dict[str, Any]) -> str:
     name = f"{summary['experiment']}, {summary['method']}, seed {summary['seed']}"
     if summary["diverged"]:
         return f"{name}: diverged after {summary['steps']} steps: {summary['error']}"
-    skipped = f" ({summary['skipped']:,} skipped)" if summary.get("skipped") else ""
+    noted = [f"{summary[key]:,} {key.replace('_', ' ')}" for key in EVENTS if summary.get(key)]
+    events = f" ({', '.join(noted)})" if noted else ""
     return (
-        f"{name}: {summary['steps']:,} steps{skipped}, {summary['samples']:,} samples, "
+        f"{name}: {summary['steps']:,} steps{events}, {summary['samples']:,} samples, "
         f"{summary['gradients']:,} gradients, training losses {_some(summary['full_losses'] or [])}, "
         f"stationarity {_number(summary['stationarity'])}, {summary['seconds']:.1f} s"
     )
