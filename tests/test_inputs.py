@@ -135,16 +135,20 @@ def bomb(entries: dict[str, bytes], compression: int) -> bytes:
     return made.getvalue()
 
 
+def with_first_line(archive: bytes) -> bytes:
+    """The archive as a checkpoint with the right checksum."""
+    return f"stimulus-moo checkpoint 3 {hashlib.sha256(archive).hexdigest()}\n".encode() + archive
+
+
 def test_a_checkpoint_that_unpacks_to_more_than_it_is_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint-000000001.pt"
-    path.write_bytes(
-        bomb({"archive/data.pkl": pickle.dumps({}), "archive/data/0": bytes(1 << 24)}, zipfile.ZIP_DEFLATED)
-    )
+    packed = bomb({"archive/data.pkl": pickle.dumps({}), "archive/data/0": bytes(1 << 24)}, zipfile.ZIP_DEFLATED)
+    path.write_bytes(with_first_line(packed))
     with bounded_memory(64), pytest.raises(StateMismatch, match="a packed archive, which torch does not write"):
         checkpoint.read(path)
     whole = bomb({"archive/data.pkl": b"x" * 100}, zipfile.ZIP_STORED)
     at = whole.index(b"PK\x01\x02") + 24  # the size that the directory claims
-    path.write_bytes(whole[:at] + struct.pack("<I", 0xF0000000) + whole[at + 4 :])
+    path.write_bytes(with_first_line(whole[:at] + struct.pack("<I", 0xF0000000) + whole[at + 4 :]))
     with bounded_memory(64), pytest.raises(StateMismatch, match="claims to hold more than it is long"):
         checkpoint.read(path)
 

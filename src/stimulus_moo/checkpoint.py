@@ -127,30 +127,14 @@ def read(path: Path) -> dict[str, Any]:
 
 def _state(path: Path, file: io.BufferedReader) -> Any:
     start = file.readline(len(_header("0" * 64)) + 3)
-    if start.startswith(_ZIP):
-        return _version_2(path, file)
     found = _HEADER.fullmatch(start)
     if found is None:
         raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo")
     if int(found[1]) != VERSION:
-        raise StateMismatch(f"{path} is a checkpoint of version {int(found[1])}, this library reads {VERSION} and 2")
+        raise StateMismatch(f"{path} is a checkpoint of version {int(found[1])}, this library reads {VERSION}")
     if hashlib.file_digest(file, "sha256").hexdigest() != found[2].decode():
         raise StateMismatch(f"{path} is damaged (its checksum is another one)")
     return _load(file, len(start))
-
-
-def _version_2(path: Path, file: IO[bytes]) -> Any:
-    """Return the state of a checkpoint of the version before, an archive in an archive."""
-    outside = _load(file, 0)
-    if not isinstance(outside, dict) or outside.get("kind") != KIND:
-        raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo")
-    payload = outside.get("payload")
-    if outside.get("version") != 2 or not isinstance(payload, torch.Tensor) or payload.dtype != torch.uint8:
-        raise StateMismatch(f"{path} is damaged (it holds no payload of version 2)")
-    inside = payload.numpy().tobytes()
-    if hashlib.sha256(inside).hexdigest() != outside.get("sha256"):
-        raise StateMismatch(f"{path} is damaged (its checksum is another one)")
-    return _load(io.BytesIO(inside), 0)
 
 
 def _load(file: IO[bytes], start: int) -> Any:

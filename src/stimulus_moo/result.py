@@ -126,10 +126,9 @@ class History:
         Raises:
             StateMismatch: they are not all there, or not of one length; nothing has changed then.
         """
-        columns = state.get("columns") if "counts" not in state else _columns_of_version_2(state)
-        later = {"skipped_at": torch.zeros(0, dtype=torch.int64), **state}
-        parts: list[Any] = [later.get(name) for name in ("evaluated_at", "evaluations", "skipped_at")]
-        at, evaluations, skipped = parts
+        names = ("columns", "evaluated_at", "evaluations", "skipped_at")
+        parts: list[Any] = [state.get(name) for name in names]
+        columns, at, evaluations, skipped = parts
         if not (
             isinstance(columns, dict)
             and all(isinstance(t, Tensor) and t.dim() for t in (at, evaluations, skipped, *columns.values()))
@@ -148,16 +147,6 @@ class History:
             loaded._evaluations[i] = stationarity, full_losses
         loaded._skipped = set(skipped.tolist())
         self.__dict__.update(loaded.__dict__)
-
-
-def _columns_of_version_2(state: dict[str, Any]) -> Any:
-    """Return the columns of an older checkpoint, in which the counts are one matrix."""
-    counts = state["counts"]
-    if not isinstance(counts, Tensor) or counts.dim() != 2:
-        return {} if isinstance(counts, Tensor) and not counts.numel() else None
-    step, samples, gradients, anchored = counts.unbind(1)
-    floats = {key: state.get(key) for key in ("losses", "weights", "sq_norm")}
-    return {"step": step, "samples": samples, "gradients": gradients, **floats, "anchored": anchored.bool()}
 
 
 def _column(value: Any, room: int) -> NDArray[Any]:

@@ -87,6 +87,7 @@ def test_every_setting_reaches_the_run(place):
         "momentum": 0.25,
         "batch_size": 4,
         "period": 5,
+        "guard": False,
         "steps": 2,
         "gradients": 999,
         "n": 32,
@@ -107,7 +108,8 @@ def test_every_setting_reaches_the_run(place):
     }
     assert set(given) == set(OPTIONS)
     spelt = {"weights": "0.25,0.75", "lr_of": "MGD=0.5,moco+=0.25", "sigma2_of": "stimulus-m+=0.5"}
-    options = [f"--{name.replace('_', '-')}={spelt.get(name, value)}" for name, value in given.items()]
+    shown = {name: spelt.get(name, value) for name, value in given.items() if name != "guard"}
+    options = ["--no-guard", *(f"--{name.replace('_', '-')}={value}" for name, value in shown.items())]
     call("run", "tiny", "--method", "stimulus+", "--out", "x", *options)
     kept = settings_of(place / "x")
     assert {name: kept[name] for name in given} == given

@@ -131,7 +131,9 @@ def test_a_truncated_model_is_refused(model):
 
 def test_a_fit_that_diverges_ends_with_3_and_keeps_the_old_model(model):
     before = model.read_bytes()
-    said = call("fit", "train.txt", "--model", model, "--lr", "1e38", "--hidden", "3", code=3).stderr
+    said = call(
+        "fit", "train.txt", "--model", model, "--lr", "1e38", "--method", "smgd", "--hidden", "3", code=3
+    ).stderr
     assert said.startswith("error: ")
     assert "a smaller --lr may help" in said
     assert model.read_bytes() == before

@@ -73,12 +73,14 @@ def test_no_step_is_longer_than_the_smoothness_allows(name: str) -> None:
             assert length <= norm / smoothness * (1 + 1e-5)
 
 
+@pytest.mark.parametrize("lr", [1e4, 1e30, 1e100])
 @pytest.mark.parametrize("name", ["sgd", "heavy ball"])
-def test_any_step_size_trains(name: str) -> None:
-    _, mg, guard, _ = train(name, 1e4, guarded=True, steps=120)
+def test_any_step_size_trains(name: str, lr: float) -> None:
+    _, mg, guard, _ = train(name, lr, guarded=True, steps=120)
     model = guard.multigradient.objective.model
     assert losses(model, (X, Y)).max() < losses(network(), (X, Y)).max()
-    assert mg.gradients > 120 * 16 - 24 * 16 + 24 * 40 - 1 or guard.taken_back == 0
+    assert guard.taken_back > 0
+    assert mg.gradients == 24 * 40 + 96 * 16 + guard.taken_back * 16
 
 
 def cliff(model: Any, b: Tensor) -> Tensor:
@@ -112,9 +114,10 @@ def test_a_step_that_made_a_loss_rise_sharply_is_taken_back(caplog: pytest.LogCa
         guard.backward(data)
     assert guard.taken_back >= 1
     assert "taken back" in caplog.text
-    assert model.weight.item() == pytest.approx(-2.0 + (jumped + 2.0) * 0.25**guard.taken_back)
+    times = guard.taken_back
+    assert model.weight.item() == pytest.approx(-2.0 + (jumped + 2.0) * 0.25 ** (times * (times + 1) / 2))
     assert mg.gradients == spent + 4 * (guard.taken_back + 1)  # what was evaluated in vain is counted
-    assert guard.scale == 0.25**guard.taken_back
+    assert guard.scale == 0.25 ** (times * (times + 1) / 2)
     assert not guard.optimizer.state  # momentum is dropped
     rate = guard.optimizer.param_groups[0]["lr"]
     for _ in range(100):

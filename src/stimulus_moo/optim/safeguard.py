@@ -34,9 +34,10 @@ class Safeguard(Stateful):
         a step is taken back if  f_A^s(x_t) > f_A^s(x_{t-1}) + rise |f_A^s(x_{t-1})| + margin (its mean so far)
 
     for some objective s, or if a loss or gradient at x_t is not finite. Taking back means: the parameters go to
-    x_{t-1} + shorten (x_t - x_{t-1}), momentum is dropped (the optimizer's state is cleared), the batch is evaluated
-    again, and the learning rate is multiplied by ``shorten``, from where it recovers by the factor ``recover`` each
-    step. What was evaluated for a step that was taken back is counted. Both events are counted and logged.
+    x_{t-1} + shorten (x_t - x_{t-1}), momentum is dropped (the optimizer's state is cleared), and the batch is
+    evaluated again; the k-th time in a row only shorten^k of what was left stays, and the last time nothing. The
+    learning rate is multiplied by ``shorten``, from where it recovers by the factor ``recover`` each step. What was
+    evaluated for a step that was taken back is counted. Both events are counted and logged.
 
     All this comes from evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``, ``Filtered``) make
     anyway. While nothing fires, parameters and optimizer are what they would be without it, bit for bit; with one-point
@@ -50,7 +51,7 @@ class Safeguard(Stateful):
         rise, margin: how much a loss of the same batch may rise, against its value and against its running mean.
         shorten: what is left of a step that is taken back, and of the learning rate.
         recover: growth of the learning rate afterwards, up to what the optimizer says.
-        patience: how often one step is taken back at most; then it is accepted, or the error raised.
+        patience: how often one step is taken back at most, the last time to where it began.
 
     Attributes:
         smoothness: L as known so far, or None.
@@ -118,7 +119,7 @@ class Safeguard(Stateful):
         """
         mg, retries = self.multigradient, 0
         kept: list[Tensor] = []  # x_t as the user's optimizer left it, once it is taken back
-        momentum, scale, counts = self.optimizer.state, self.scale, (mg.samples, mg.gradients)
+        momentum, counts = self.optimizer.state, (mg.samples, mg.gradients)
         while True:
             account = Account()
             judge = self._judge if retries < self.patience and mg.revocable else None
@@ -130,14 +131,17 @@ class Safeguard(Stateful):
                 hopeless = account.paired and account.before is None  # it is no better at x_{t-1}
                 if not refused or hopeless or retries == self.patience or not self._has_moved():
                     self._put(kept)
-                    self.optimizer.state, self.scale, (mg.samples, mg.gradients) = momentum, scale, counts
+                    self.optimizer.state, (mg.samples, mg.gradients) = momentum, counts
                     if isinstance(error, NonFiniteError):
                         return mg.skip(error, anchored=account.anchored)
                     raise
                 kept = kept or [parameter.detach().clone() for parameter in mg.objective.parameters]
                 retries += 1
-                self._take_back(error, account)
-        self.taken_back += retries
+                self._take_back(error, account, self.shorten**retries if retries < self.patience else 0.0)
+        if retries:
+            self.taken_back += retries
+            # once L is known it limits the steps; before, nothing but this does
+            self.scale *= self.shorten if self.smoothness else self.shorten ** (retries * (retries + 1) / 2)
         assert mg.observation is not None
         self._learn(mg.observation)
         return step
@@ -181,7 +185,7 @@ class Safeguard(Stateful):
         return start is not None and distance(self.multigradient.objective.parameters, start) > 0.0
 
     @torch.no_grad()
-    def _take_back(self, error: BaseException, account: Account) -> None:
+    def _take_back(self, error: BaseException, account: Account, left: float) -> None:
         mg = self.multigradient
         mg.samples += account.samples
         mg.gradients += account.gradients
@@ -189,9 +193,8 @@ class Safeguard(Stateful):
         start = mg.last_point
         assert start is not None
         for parameter, origin in zip(mg.objective.parameters, start, strict=True):
-            parameter.copy_(torch.lerp(origin, parameter.detach(), self.shorten))
+            parameter.copy_(torch.lerp(origin, parameter.detach(), left) if left else origin)
         self.optimizer.state = defaultdict(dict)
-        self.scale *= self.shorten
 
     @torch.no_grad()
     def _put(self, values: list[Tensor]) -> None:
