@@ -46,7 +46,7 @@ class Safeguard(Stateful):
     Args:
         optimizer: any ``torch.optim`` optimizer on the model's parameters.
         multigradient: the ``MultiGradient`` that fills their gradients.
-        longest: the longest step, in units of ||d|| / L. ``SmoothnessLR`` finds its own factor, up to 4: give it 4.
+        longest: the longest step, in units of ||d|| / L. ``SmoothnessLR`` finds its own factor, up to 2: give it 2.
         memory: share of the last L that stays.
         rise, margin: how much a loss of the same batch may rise, against its value and against its running mean.
         shorten: what is left of a step that is taken back, and of the learning rate.

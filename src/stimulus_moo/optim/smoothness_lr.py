@@ -14,7 +14,7 @@ from stimulus_moo.probe import Observation, length
 from stimulus_moo.state import Stateful
 
 #: the largest c
-MOST = 4.0
+MOST = 2.0
 
 
 class SmoothnessLR(Stateful):
@@ -25,7 +25,7 @@ class SmoothnessLR(Stateful):
         L   <- max(memory L, ||sum_s lambda^s D^s|| / ||x_t - x_{t-1}||)
         rho <- 0.9 rho + 0.1 (decrease of the lambda-weighted loss of the batch) / (||d_{t-1}|| ||x_t - x_{t-1}||)
         c   <- 1.02 c  if rho > 0.3  (the loss falls as the gradient promises: longer steps can pay),
-               0.9 c   if rho < 0,   and half of it for every time a Safeguard took the step back;    1/10 <= c <= 4
+               0.9 c   if rho < 0,   and half of it for every time a Safeguard took the step back;    1/10 <= c <= 2
         eta <- min(c / L, growth eta)
 
     The first step moves the parameters by a thousandth of their norm. Until ``step`` is called for the first time the
@@ -59,8 +59,8 @@ class SmoothnessLR(Stateful):
     ...     step = mg.backward(batch)
     ...     schedule.step()
     ...     optimizer.step()
-    >>> pareto_stationarity(model, losses, [(x, y)]) < 0.01 * before, 0.05 < schedule.lr < 5
-    (True, True)
+    >>> pareto_stationarity(model, losses, [(x, y)]) < 1e-6 * before
+    True
     """
 
     state_names = ("lr", "smoothness", "factor", "ratio")
