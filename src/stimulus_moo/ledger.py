@@ -264,6 +264,7 @@ class Ledger:
         account.count(total, update)
         difference = update.keep == update.now == -update.before == 1.0
         if probe is not None:
+            probe.two_points = bool(update.before)
             probe.in_rows = difference and self.rows is not None and self._staged(self.rows)
         if len(pieces) == 1 and self._apply_compiled(own, batch, total, step, account, probe):
             if probe is not None:
@@ -328,7 +329,7 @@ class Ledger:
     ) -> None:
         if probe is not None:
             halves = [sum(p.size for p in pieces if p.half == half) for half in (0, 1)]
-            probe.begin([n for n in halves if n], two_points=bool(update.before))
+            probe.begin([n for n in halves if n])
         if update.before:
             earlier = Account()
             with self._point(at_previous=True):
@@ -340,6 +341,10 @@ class Ledger:
         for piece in pieces:
             self._accumulate(piece, step, update.now * piece.share, account, probe=probe)
         self._merge(update)
+
+    def _can_watch_compiled(self, probe: Probe) -> bool:
+        """Tell whether a probe needs no single gradients: it reads D off the rows, or does without."""
+        return not probe.halves and (probe.in_rows or self.splits)
 
     def _join_probe(self, probe: Probe, own: int, total: int) -> None:
         """Make what a probe has added up over ``own`` samples that of all processes, over ``total``."""
@@ -356,7 +361,7 @@ class Ledger:
 
         Also where something is not finite: single rows then tell what it is.
         """
-        if self.engine.name != "compiled" or (probe is not None and probe.halves):
+        if self.engine.name != "compiled" or (probe is not None and not self._can_watch_compiled(probe)):
             return False
         like = self._spare if self.rows is None else self.rows
         if like is not None and (

@@ -106,6 +106,7 @@ class Probe:
         self.change: float | None = None  # ||sum_s lambda^s D^s||
         self.change_variance: float | None = None
         self.variance: float | None = None
+        self.two_points = False  # is the batch evaluated at x_{t-1} too?
         self.in_rows = False  # can D be had from the rows before and after the update?
         self._parameters = parameters
         self._change: list[Tensor] | None = None  # sum_s lambda^s D^s
@@ -113,12 +114,12 @@ class Probe:
         self._noise: list[Tensor] | None = None  # sum_s lambda^s g^s of the first half less that of the second
         self._scale = 0.0  # n1 n2 / n^2 for halves of n1 and n2 samples
 
-    def begin(self, sizes: Sequence[int], *, two_points: bool) -> None:
+    def begin(self, sizes: Sequence[int]) -> None:
         """Make room; ``sizes`` are those of the halves, or of the batch."""
-        self._change = self._zeros() if two_points and not self.in_rows else None
+        self._change = self._zeros() if self.two_points and not self.in_rows else None
         if len(sizes) == 2:
             self._noise = self._zeros()
-            self._split = self._zeros() if two_points else None
+            self._split = self._zeros() if self.two_points else None
             self._scale = sizes[0] * sizes[1] / sum(sizes) ** 2
 
     def side(self, objectives: int, *, now: bool, half: int, of_half: float, of_all: float) -> Side | None:
