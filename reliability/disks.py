@@ -90,17 +90,18 @@ def too_long(folder: Path) -> Iterator[Callable[[], Any]]:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[Callable[[], Any]]:
-    """The directory may no longer be written to; the superuser, who always may, becomes somebody else for the time."""
-    root = os.geteuid() == 0
-    run = folder / "run"
-    if root:
-        folder.chmod(0o777)
-        os.seteuid(_NOBODY)
+    """The directory may no longer be written to; the superuser, who always may, becomes somebody else from then on."""
+    user, run = os.geteuid(), folder / "run"
+
+    def strike() -> None:
+        run.chmod(0o555)
+        if user == 0:
+            os.seteuid(_NOBODY)
+
     try:
-        yield lambda: run.chmod(0o555)
+        yield strike
     finally:
-        if root:
-            os.seteuid(0)
+        os.seteuid(user)
         run.chmod(0o755)
 
 
