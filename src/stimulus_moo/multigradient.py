@@ -472,10 +472,13 @@ class MultiGradient(Stateful):
         return distance(self.objective.parameters, self._ledger.previous)
 
     def _curious(self) -> bool:
-        """Tell whether this step is looked at: always if somebody watches, else now and then for too long a step."""
+        """Tell whether this step is looked at: always if somebody watches, else now and then for too long a step.
+
+        Several processes send nothing for the latter.
+        """
         if self._watched or self.estimator.observes:
             return True
-        return "step" not in self._told and (self.t < _FIRST or self.t % _EVERY == 1)
+        return self._ledger.splits and "step" not in self._told and (self.t < _FIRST or self.t % _EVERY == 1)
 
     def _probe(self, update: Update) -> Probe | None:
         if update.anchor is not None or not (update.halves or (update.before and self._curious())):
