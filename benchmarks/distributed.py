@@ -41,7 +41,7 @@ speed-up of at least 1.5 on the convolutional networks.
 COLUMNS = ["case", "what", "ranks", "measured", "model", "on the wire", "bar", "met"]
 
 _WAYS = ("whole", "sharded", "streamed")
-_HEAD = 16  # numbers before losses and variances in the head of a message
+_HEAD = 20  # numbers before the losses in the head of a message
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Size:
 def model_bytes(size: Size, ranks: int, way: str) -> float:
     """Return the bytes that one rank sends in an inner step; see docs/scale.md."""
     ring = (ranks - 1) / ranks
-    head = (_HEAD + 3 * size.objectives) * size.item
+    head = (_HEAD + 2 * size.objectives) * size.item
     if way == "whole":
         return ring * 2 * (head + size.entries * size.item)
     weigh = 2 * 8 * size.objectives**2 + size.parameters * size.item  # the Gramian, and the direction

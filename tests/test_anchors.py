@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from stimulus_moo import (
     Recursive,
     StimulusError,
 )
-from stimulus_moo.anchors import FullAnchor, FullPass, as_anchor
+from stimulus_moo.anchors import FullAnchor, FullPass, Spread, as_anchor
 from stimulus_moo.sources import as_source
 from tests.harness import cut, data, jacobian, round_trip, same, stored_rows, train, two_heads, two_losses, vector
 
@@ -220,9 +221,9 @@ def test_sigma2_is_estimated_from_the_pieces_of_an_anchor(micro_batch: int | Non
     mg = MultiGradient(Shift(50), shift_losses, Full(anchor), micro_batch=micro_batch)
     assert anchor.variance is None
     mg.backward()
-    # the larger of the two: 9 times the variance of a_j, which is 4 * 50 = 200. With k pieces the estimate has the
-    # relative standard deviation sqrt(2 / (50 (k - 1))) <= 1%, and without replacement it is unbiased
-    assert anchor.variance == pytest.approx(9 * float(a.var(dim=0).sum()), rel=0.04)
+    # of the sum under equal weights, 2 (x - a_j): 4 times the variance of a_j, which is 4 * 50 = 200. With 200 pairs
+    # the estimate has the relative standard deviation sqrt(2 / (50 * 200)) = 1.4%, and without replacement no bias
+    assert anchor.variance == pytest.approx(4 * float(a.var(dim=0).sum()), rel=0.05)
 
 
 def test_the_pilot_is_part_of_the_draw_and_counted() -> None:
@@ -242,8 +243,8 @@ def test_the_pilot_is_part_of_the_draw_and_counted() -> None:
     assert [len(batch) for batch in seen[:4]] == [8, 8, 8, 8]
     assert 32 < len(samples) == mg.samples == mg.gradients < 500
     assert len(samples.unique(dim=0)) == len(samples)
-    pilot = torch.stack([batch.mean(0) for batch in seen[:4]])
-    spread = 9 * 8 * (pilot - pilot.mean(0)).square().sum() / 3
+    pilot = [batch.mean(0) for batch in seen[:4]]
+    spread = 4 * 4 * ((pilot[0] - pilot[1]).square().sum() + (pilot[2] - pilot[3]).square().sum()) / 2
     assert len(samples) == math.ceil(float(spread) / 0.3)
     torch.testing.assert_close(stored_rows(mg)[0], -samples.mean(0), rtol=0, atol=1e-13)
 
@@ -282,6 +283,95 @@ def test_sparse_gradients_have_a_variance() -> None:
     MultiGradient(table, lambda m, i: (m(i).square().mean(),), Full(anchor)).backward()
     assert anchor.variance is not None
     assert anchor.variance > 0.0
+
+
+def estimate(a: Tensor, **options: Any) -> float:
+    anchor = AdaptiveBatch(a, epsilon=1e-9, micro_batch=16, **options)
+    MultiGradient(Shift(a.shape[1]), shift_losses, Full(anchor)).backward()
+    assert anchor.variance is not None
+    return anchor.variance
+
+
+def test_a_few_huge_gradients_do_not_spoil_sigma2() -> None:
+    a = torch.randn(1024, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    typical = 4 * float(a.var(dim=0).sum())
+    assert estimate(a) == pytest.approx(typical, rel=0.1)
+    a[[3, 500]] *= 1e6
+    assert 4 * float(a.var(dim=0).sum()) > 1e8 * typical
+    # at most 2 of 8 groups are spoilt, and count for 3 times the median each
+    assert 0.8 * typical < estimate(a) < 1.8 * typical
+
+
+def test_where_most_samples_are_alike_the_others_count() -> None:
+    assert Spread(16, (*(0.0,) * 7, 32.0)).variance() == 2.0
+
+
+def test_sigma2_is_that_of_the_sum_under_the_last_weights() -> None:
+    """Weights (1, 0) make the noise of the second objective, nine times as large, irrelevant."""
+    a = torch.randn(2048, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    anchor = AdaptiveBatch(a, epsilon=1e-9, micro_batch=16)
+    mg = MultiGradient(Shift(30), shift_losses, Full(anchor), lambda gramian: torch.tensor([1.0, 0.0]))
+    mg.backward()
+    assert anchor.variance == pytest.approx(4 * float(a.var(dim=0).sum()), rel=0.1)  # equal weights before any
+    mg.backward()
+    assert anchor.variance == pytest.approx(float(a.var(dim=0).sum()), rel=0.1)
+
+
+def test_epsilon_auto_keeps_the_noise_of_an_anchor_below_a_share_of_gamma() -> None:
+    a = torch.randn(100_000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    a += 10.0
+    anchor = AdaptiveBatch(a, epsilon="auto", micro_batch=32)
+    mg = MultiGradient(Shift(3), shift_losses, Full(anchor))
+    mg.backward()
+    assert mg.samples == 32  # the pilot alone
+    assert anchor.gamma is not None
+    assert anchor.variance is not None
+    assert anchor.size() == max(2, math.ceil(8 * anchor.variance / anchor.gamma)) < 32
+    with torch.no_grad():
+        mg.objective.model.x += a.mean(0)
+    for _ in range(4):
+        mg.backward()  # at the solution: the closer, the larger the anchors
+    assert anchor.size() > 1000
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, "automatic"])
+def test_a_wrong_epsilon_is_refused(epsilon: Any) -> None:
+    with pytest.raises(InvalidOption, match="epsilon must "):
+        AdaptiveBatch(torch.ones(5, 2), epsilon=epsilon)
+
+
+def test_batches_between_anchors_keep_sigma2_up_to_date() -> None:
+    a = torch.randn(64, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    anchor = AdaptiveBatch(a, epsilon=1e-9, micro_batch=8)
+    mg = MultiGradient(Shift(40), shift_losses, Recursive(anchor, period="auto", share=0.01))
+    mg.backward()
+    before = anchor.variance
+    assert before == pytest.approx(4 * 40, rel=0.4)
+    for _ in range(80):
+        assert not mg.backward(a[:32] * 3).anchored  # nine times the variance, and weights (1, 0)
+    assert anchor.variance == pytest.approx(9 * 40, rel=0.4)
+
+
+def test_a_fixed_sigma2_stays_as_it_is() -> None:
+    anchor = AdaptiveBatch(torch.ones(5, 2), epsilon=0.1, sigma2=2.0)
+    anchor.observe(100.0)
+    anchor.learn(Spread(3, (5.0,) * 8))
+    assert anchor.variance == 2.0
+
+
+def test_spreads_of_any_dealing_add_up() -> None:
+    found = [float(value) for value in range(1, 20)]
+    whole = Spread()
+    parts = [Spread(), Spread()]
+    for pair, value in enumerate(found):
+        whole = whole.add(pair, value)
+        parts[pair % 2] = parts[pair % 2].add(pair, value)
+    summed = Spread(
+        parts[0].pairs + parts[1].pairs, tuple(x + y for x, y in zip(parts[0].sums, parts[1].sums, strict=True))
+    )
+    assert summed == whole
+    assert whole.variance() == pytest.approx(np.mean([np.mean(found[group::8]) for group in range(8)]))
+    assert Spread().variance() is None
 
 
 # Streams

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,42 +24,56 @@ _MOST_BATCHES = 1 << 16  # of an anchor without a length
 _PIECES = 4  # an anchor that estimates sigma^2 is evaluated in at least this many pieces, where it has the samples
 
 
+#: pairs of pieces are dealt to so many groups, and a group's mean counts for at most so many times their median
+GROUPS, CLIP = 8, 3.0
+
+
+class Place(NamedTuple):
+    """Where a piece of an anchor belongs: the pair, counted over all processes, and which of the two it is."""
+
+    pair: int
+    half: int
+
+
 @dataclass(frozen=True)
 class Spread:
-    """What the pieces of an anchor say about the variance of one sample: E[m ||g_piece - g||^2] = sigma^2.
+    """What pairs of an anchor's pieces say about the variance of one sample.
 
-    It holds whatever the piece's size m is, so pieces of several processes can be added up.
+    For pieces of m and m' samples E[m m' / (m + m') ||g - g'||^2] = sigma^2, whatever m and m' are. Pairs are dealt to
+    groups in turn, and what counts is the mean of the groups' means, each clipped at a multiple of their median: a few
+    samples with huge gradients, which would ask for the full data set at every anchor, spoil their own group only.
+    Spreads of several processes can be added up.
     """
 
-    pieces: int = 0
-    samples: int = 0
-    weighted: Tensor | None = None  # sum of m ||g^s||^2 over the pieces, for every s
+    pairs: int = 0
+    sums: tuple[float, ...] = (0.0,) * GROUPS
 
-    def add(self, size: int, squares: Tensor) -> Spread:
-        """Return the spread with one more piece of m samples and ||g^s||^2."""
-        weighted = size * squares if self.weighted is None else self.weighted + size * squares
-        return Spread(self.pieces + 1, self.samples + size, weighted)
+    def add(self, pair: int, found: float) -> Spread:
+        """Return the spread with what one more pair says."""
+        group = pair % GROUPS
+        return Spread(self.pairs + 1, (*self.sums[:group], self.sums[group] + found, *self.sums[group + 1 :]))
 
-    def variance(self, total: Callable[[], Tensor]) -> float | None:
-        """Return sigma^2, the largest over the objectives, or None where there are too few pieces.
-
-        ``total`` gives ||sum of m g^s||^2: a pass over all rows, so it is asked late.
-        """
-        if self.pieces < 2 or self.weighted is None:
+    def variance(self) -> float | None:
+        """Return sigma^2, or None where there is no pair."""
+        counts = [len(range(group, self.pairs, GROUPS)) for group in range(GROUPS)]
+        means = [total / count for total, count in zip(self.sums, counts, strict=True) if count]
+        if not means:
             return None
-        spread = (self.weighted - total() / self.samples) / (self.pieces - 1)
-        return max(0.0, float(spread.max()))
+        most = CLIP * statistics.median(means) or math.inf  # where most pairs are alike the others are all there is
+        return statistics.fmean(min(mean, most) for mean in means)
 
 
-#: From what this process has seen of an anchor to what all have, and a way to ask for ||sum of m g^s||^2.
-Tally = Callable[[Spread], tuple[Spread, Callable[[], Tensor]]]
+#: from what this process has seen of an anchor to what all have
+Tally = Callable[[Spread], Spread]
 
 
 class Anchor(Stateful, ABC):
     """What an anchor step evaluates, and what it learns from it."""
 
-    #: whether ``spread`` wants the norms of each piece's gradients
+    #: whether pairs of pieces are to be compared
     estimates_variance = False
+    #: where the piece just given belongs, or None where it has no partner
+    place: Place | None = None
     #: what this process has seen of the anchor under way
     spread = Spread()
 
@@ -66,8 +81,11 @@ class Anchor(Stateful, ABC):
     def batches(self, share: Share = ALL, tally: Tally | None = None) -> Iterator[Any]:
         """Yield this process's batches of one anchor step; ``tally`` is there for anchors that look at a part first."""
 
-    def learn(self, spread: Spread, total: Callable[[], Tensor]) -> None:
-        """Learn from what all processes have seen, and ||sum of m g^s||^2 over it."""
+    def learn(self, spread: Spread) -> None:
+        """Learn from what all processes have seen."""
+
+    def observe(self, variance: float) -> None:
+        """Learn from the variance of one sample's gradient as a batch between two anchors shows it."""
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
         """Learn from a finished step: ||d_t||^2, and whether it was an anchor."""
@@ -125,9 +143,12 @@ class AdaptiveBatch(Anchor):
 
     Args:
         dataset: tensors in memory, a map-style data set, or an endless iterable of samples.
-        epsilon: the accuracy ||d||^2 aimed at, > 0.
-        sigma2: bound on the variance of one sample's gradient, or ``"auto"``: the variance between the pieces of the
-            last anchor, the largest over the objectives. The first anchor starts with a pilot of ``micro_batch``
+        epsilon: the accuracy ||d||^2 aimed at, > 0, or ``"auto"``: none but that of gamma, so the variance of an anchor
+            stays below gamma / c_gamma; the first anchor, which has no gamma, is then the pilot alone.
+        sigma2: bound on the variance of one sample's gradient, or ``"auto"``: the variance of the gradients' sum under
+            the last weights lambda, since that is what d is made of, from pairs of pieces of the last anchor. A few
+            samples with huge gradients do not spoil it: see ``Spread``. With ``Recursive(period="auto")`` the halves of
+            the batches between two anchors keep it up to date. The first anchor starts with a pilot of ``micro_batch``
             samples (at least 4), which is part of the draw; every anchor has at least two samples, so that an estimate
             of zero is not the last one.
         c_gamma, c_epsilon: the paper's constants; theory asks c_gamma >= 8 and c_epsilon >= lr.
@@ -150,7 +171,7 @@ class AdaptiveBatch(Anchor):
         self,
         dataset: Any,
         *,
-        epsilon: float,
+        epsilon: float | str,
         sigma2: float | str = "auto",
         c_gamma: float = 8.0,
         c_epsilon: float = 1.0,
@@ -160,7 +181,10 @@ class AdaptiveBatch(Anchor):
         collate_fn: Collate | None = None,
     ) -> None:
         self.source = as_source(dataset, collate_fn)
-        self.epsilon = real("epsilon", epsilon, low=0.0, open_low=True)
+        if isinstance(epsilon, str) and epsilon != "auto":
+            raise InvalidOption(f"epsilon must be a number > 0 or 'auto', found {epsilon!r}")
+        #: None where only gamma counts
+        self.epsilon = None if isinstance(epsilon, str) else real("epsilon", epsilon, low=0.0, open_low=True)
         self.estimates_variance = isinstance(sigma2, str)
         if isinstance(sigma2, str) and sigma2 != "auto":
             raise InvalidOption(f"sigma2 must be a number >= 0 or 'auto', found {sigma2!r}")
@@ -194,9 +218,11 @@ class AdaptiveBatch(Anchor):
     def size(self) -> int:
         """Return ``|N|`` for an anchor taken now (the pilot's size while sigma^2 is unknown)."""
         n = math.inf if isinstance(self.source, Stream) else len(self.source)
-        if self.variance is None:
+        if self.variance is None or (self.epsilon is None and self.gamma is None):
             return int(min(n, max(self.micro_batch, _PIECES)))
-        bounds = [self.c_epsilon * self.variance / self.epsilon, n]
+        bounds = [n]
+        if self.epsilon is not None:
+            bounds.append(self.c_epsilon * self.variance / self.epsilon)
         if self.gamma:
             bounds.append(self.c_gamma * self.variance / self.gamma)
         least = min(n, 2) if self.estimates_variance else 1
@@ -205,36 +231,47 @@ class AdaptiveBatch(Anchor):
     def batches(self, share: Share = ALL, tally: Tally | None = None) -> Iterator[Any]:
         """Draw |N| samples and yield them piece by piece; a pilot decides |N| when sigma^2 is not known yet.
 
-        Every process makes the whole draw and evaluates its share: whole pieces in turn where sigma^2 is estimated, so
-        that the estimate is that of one process, else a part of every piece.
+        Every process makes the whole draw and evaluates its share: whole pairs of pieces in turn where sigma^2 is
+        estimated, so that the estimate is that of one process, else a part of every piece.
         """
         self.spread = Spread()
         order = None if isinstance(self.source, Stream) else torch.randperm(len(self.source), generator=self.generator)
-        drawn = 0
+        drawn = pairs = 0
         if self.variance is None:
             drawn = self.size()
-            yield from self._pieces(order, 0, drawn, share)
+            pairs = yield from self._pieces(order, 0, drawn, 0, share)
             if tally is not None:
-                self.learn(*tally(self.spread))
-        yield from self._pieces(order, drawn, self.size(), share)
+                self.learn(tally(self.spread))
+        yield from self._pieces(order, drawn, self.size(), pairs, share)
 
-    def learn(self, spread: Spread, total: Callable[[], Tensor]) -> None:
+    def learn(self, spread: Spread) -> None:
         """Estimate sigma^2, if that was asked for."""
-        estimate = spread.variance(total) if self.estimates_variance else None
+        estimate = spread.variance() if self.estimates_variance else None
         if estimate is not None:
             self.variance = estimate
 
-    def _pieces(self, order: Tensor | None, drawn: int, target: int, share: Share) -> Iterator[Any]:
-        """Yield this process's pieces of the draw, from ``drawn`` to ``target`` samples."""
+    def observe(self, variance: float) -> None:
+        """Move sigma^2 on, if it is estimated."""
+        if self.estimates_variance and self.variance is not None:
+            found = min(variance, CLIP * self.variance) if self.variance else variance
+            self.variance = 0.9 * self.variance + 0.1 * found
+
+    def _pieces(
+        self, order: Tensor | None, drawn: int, target: int, pairs: int, share: Share
+    ) -> Generator[Any, None, int]:
+        """Yield this process's pieces of the draw, from ``drawn`` to ``target`` samples; return how many pairs."""
         piece = min(self.micro_batch, math.ceil(target / _PIECES)) if self.estimates_variance else self.micro_batch
-        for k, start in enumerate(range(drawn, target, piece)):
+        starts = range(drawn, target, piece)
+        for k, start in enumerate(starts):
             count = min(piece, target - start)
             mine = share.part(count)
             if self.estimates_variance:
-                mine = slice(0, count if share.takes(k) else 0)
+                mine = slice(0, count if share.takes(k // 2) else 0)
+                self.place = Place(pairs + k // 2, k % 2) if k // 2 < len(starts) // 2 else None
             batch = self._take(order, start, count, mine)
             if batch is not None:
                 yield batch
+        return pairs + len(starts) // 2
 
     def _take(self, order: Tensor | None, start: int, count: int, mine: slice) -> Any:
         """Return the part ``mine`` of the next ``count`` samples, or None where it is empty."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from stimulus_moo.errors import NonFiniteError
@@ -22,7 +21,6 @@ class Intake:
         weight: what every gradient is multiplied by.
         step: t, for messages.
         careful: refuse a gradient that is not finite before it is added, because it could not be taken out again.
-        square: sum ||g^s||^2 in ``squares``.
         side: who else takes the gradients.
     """
 
@@ -33,7 +31,6 @@ class Intake:
         step: int,
         *,
         careful: bool = False,
-        square: bool = False,
         side: Side | None = None,
     ) -> None:
         self.rows = rows
@@ -41,7 +38,6 @@ class Intake:
         self.step = step
         self.careful = careful
         self.side = side
-        self.squares = torch.zeros(rows.objectives, dtype=torch.float64) if square else None
         self.finished = 0  # objectives whose rows have been added whole
         self.partial: set[int] = set()  # parameters of the next row that have been added
         self.torn = False  # is a change under way?
@@ -79,9 +75,6 @@ class Intake:
 
     def take_all(self, gradients: Sequence[Tensor | None]) -> None:
         """Add all rows, which are finite."""
-        found = [gradient for gradient in gradients if gradient is not None]
-        for objective in range(self.rows.objectives if self.squares is not None else 0):
-            self._look(objective, [gradient[objective] for gradient in found])
         if self.side is not None:
             self.side.add_all(gradients)
         self.torn = True
@@ -92,9 +85,6 @@ class Intake:
     def _look(self, objective: int, gradients: Sequence[Tensor]) -> None:
         if self.careful and not all(map(finite, gradients)):
             raise non_finite_gradient(objective, self.step)
-        if self.squares is not None and gradients:
-            norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64).cpu() for gradient in gradients]
-            self.squares[objective] += torch.stack(norms).square().sum()
 
 
 class Undo(Intake):

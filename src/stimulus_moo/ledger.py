@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,7 +121,7 @@ class Ledger:
             )
         self._kept = update.keep
         if update.anchor is not None:
-            self._apply_anchor(update, step, account)
+            self._apply_anchor(update, step, account, probe)
             self._merge(update)
         else:
             self._apply_batch(update, batch, step, guard, account, probe)
@@ -237,16 +237,22 @@ class Ledger:
         rows.make_room(self.layout)
         return rows
 
-    def _apply_anchor(self, update: Update, step: int, account: Account) -> None:
+    def _apply_anchor(self, update: Update, step: int, account: Account, probe: Probe | None) -> None:
         anchor = update.anchor
         assert anchor is not None
+        sizes = [0, 0]  # of the pair under way
         for batch in anchor.batches(self.share, self._tally):
-            for piece, size in self._pieces(batch):
-                whole = Piece(piece, size)
-                intake = self._accumulate(whole, step, float(size), account, square=anchor.estimates_variance)
+            pieces, (pair, half) = self._pieces(batch), anchor.place or (None, 0)
+            looker = None if pair is None else probe
+            if looker is not None and not half:
+                looker.begin(halves=True)
+            sizes[half] = sum(size for _, size in pieces)
+            for content, size in pieces:
+                piece = Piece(content, size, half=half, share_of_half=size / sizes[half])
+                self._accumulate(piece, step, float(size), account, probe=looker)
                 account.samples = account.gradients = account.seen
-                if intake.squares is not None:
-                    anchor.spread = anchor.spread.add(size, intake.squares)
+            if looker is not None and pair is not None and half:
+                anchor.spread = anchor.spread.add(pair, sum(sizes) * looker.end(sizes))
         self._join_anchor(anchor, account)
         if self._pending is None or not account.seen:
             raise InvalidBatch(
@@ -276,7 +282,7 @@ class Ledger:
         account.count(account.seen, update)
         if probe is not None:
             self._join_probe(probe, total, account.seen)
-            probe.end()
+            probe.end([sum(piece.size for piece in pieces if piece.half == half) for half in (0, 1)])
             if probe.in_rows and probe.weights is not None:
                 assert self.rows is not None
                 now, before = (rows.combine(probe.weights)[0] for rows in (self.pending, self.rows))
@@ -312,11 +318,11 @@ class Ledger:
     def _join_anchor(self, anchor: Anchor, account: Account) -> None:
         """Make the sums over an anchor and the account those of all processes, and let the anchor learn from them."""
         if self._pending is not None:
-            anchor.learn(*self._tally(anchor.spread))
+            anchor.learn(self._tally(anchor.spread))
 
-    def _tally(self, spread: Spread) -> tuple[Spread, Callable[[], Tensor]]:
-        """Return what all processes have seen of an anchor so far, and a way to ask for ||sum of m g^s||^2."""
-        return spread, self.pending.sq_norms
+    def _tally(self, spread: Spread) -> Spread:
+        """Return what all processes have seen of an anchor so far."""
+        return spread
 
     def _accumulate_pieces(
         self,
@@ -328,8 +334,7 @@ class Ledger:
         probe: Probe | None,
     ) -> None:
         if probe is not None:
-            halves = [sum(p.size for p in pieces if p.half == half) for half in (0, 1)]
-            probe.begin([n for n in halves if n])
+            probe.begin(halves=any(piece.half for piece in pieces))
         if update.before:
             earlier = Account()
             with self._point(at_previous=True):
@@ -400,7 +405,6 @@ class Ledger:
         account: Account,
         *,
         at_previous: bool = False,
-        square: bool = False,
         probe: Probe | None = None,
     ) -> Intake:
         """Add ``weight`` times the rows of one piece."""
@@ -410,7 +414,7 @@ class Ledger:
         target = self._target(evaluated.graphs)
         large = not self._staged(target)
         side = side_of(probe, piece, target.objectives, at_previous)
-        intake = self._intake = Intake(target, weight, step, careful=large, square=square, side=side)
+        intake = self._intake = Intake(target, weight, step, careful=large, side=side)
         if guard is not None:
             self._journal.append(Entry(piece, at_previous, intake, guard))
         self.engine.differentiate(evaluated.graphs, self.objective.parameters, intake, large=large)

@@ -20,7 +20,8 @@ class MemoryEstimate:
         staging: a second U, beside which a small model's update is built so that it can be taken back exactly.
         previous: x_{t-1}, for estimators that compare two points.
         gradients: ``p.grad``: the direction of the last step, while that of this step is formed.
-        transient: what is held for a moment: a row of a small model, one parameter's gradient of a large one.
+        transient: what is held for a moment: a row of a small model, one parameter's gradient of a large one. A step
+            that is watched, by a guard or an anchor that estimates its noise, holds up to three rows more.
 
     >>> estimate = MemoryEstimate(objectives=2, rows=8_000_000, staging=0, previous=4_000_000, gradients=8_000_000,
     ...                           transient=1_000_000)

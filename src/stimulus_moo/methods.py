@@ -23,7 +23,7 @@ from stimulus_moo.weightings import Fixed, MinNorm, ProjectedDescent, Smoothed, 
 class MethodOptions(TypedDict, total=False):
     """What some methods can be told beyond step size, momentum, batch and period; defaults are those of Settings."""
 
-    epsilon: float
+    epsilon: float | str
     sigma2: float | str
     c_gamma: float
     c_epsilon: float
@@ -46,7 +46,7 @@ class Settings:
     period: int | str
     anchor_batch: int = 1024
     seed: int = 0
-    epsilon: float = 1e-3  # STIMULUS+: the accuracy aimed at
+    epsilon: float | str = 1e-3  # STIMULUS+: the accuracy aimed at
     sigma2: float | str = "auto"  # STIMULUS+: variance of one sample's gradient
     c_gamma: float = 8.0  # STIMULUS+
     c_epsilon: float = 1.0  # STIMULUS+

@@ -481,12 +481,17 @@ class MultiGradient(Stateful):
         return self._ledger.splits and "step" not in self._told and (self.t < _FIRST or self.t % _EVERY == 1)
 
     def _probe(self, update: Update) -> Probe | None:
-        if update.anchor is not None or not (update.halves or (update.before and self._curious())):
+        if update.anchor is not None:
+            wanted = update.anchor.estimates_variance
+        else:
+            wanted = update.halves or (bool(update.before) and self._curious())
+        if not wanted:
             return None
         return Probe(self._weights, self.objective.parameters, halves=update.halves)
 
     def _observe(self, account: Account, probe: Probe | None, moved: float | None, retries: int) -> Observation:
         assert account.losses is not None
+        probe = None if account.anchored else probe  # it saw single pairs of pieces there
         return Observation(
             step=self.t,
             samples=account.samples,

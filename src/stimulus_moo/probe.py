@@ -112,15 +112,12 @@ class Probe:
         self._change: list[Tensor] | None = None  # sum_s lambda^s D^s
         self._split: list[Tensor] | None = None  # the same of the first half less that of the second
         self._noise: list[Tensor] | None = None  # sum_s lambda^s g^s of the first half less that of the second
-        self._scale = 0.0  # n1 n2 / n^2 for halves of n1 and n2 samples
 
-    def begin(self, sizes: Sequence[int]) -> None:
-        """Make room; ``sizes`` are those of the halves, or of the batch."""
+    def begin(self, *, halves: bool) -> None:
+        """Make room, also for two halves where the batch could be cut."""
         self._change = self._zeros() if self.two_points and not self.in_rows else None
-        if len(sizes) == 2:
-            self._noise = self._zeros()
-            self._split = self._zeros() if self.two_points else None
-            self._scale = sizes[0] * sizes[1] / sum(sizes) ** 2
+        self._noise = self._zeros() if halves else None
+        self._split = self._zeros() if halves and self.two_points else None
 
     def side(self, objectives: int, *, now: bool, half: int, of_half: float, of_all: float) -> Side | None:
         """Return where the gradients of a piece go, given its share of its half and of the batch."""
@@ -140,15 +137,17 @@ class Probe:
         """Return what is being added up."""
         return [vector for vectors in (self._change, self._split, self._noise) for vector in vectors or ()]
 
-    def end(self) -> None:
-        """Sum up, and let go of the vectors."""
+    def end(self, sizes: Sequence[int]) -> float:
+        """Sum up, given the sizes of the halves, and let go of the vectors; return the variance, 0 if unknown."""
+        scale = sizes[0] * sizes[1] / sum(sizes) ** 2 if all(sizes) else 0.0
         if self._change is not None:
             self.change = length(self._change)
         if self._split is not None:
-            self.change_variance = self._scale * length(self._split) ** 2
+            self.change_variance = scale * length(self._split) ** 2
         if self._noise is not None:
-            self.variance = self._scale * length(self._noise) ** 2
+            self.variance = scale * length(self._noise) ** 2
         self._change = self._split = self._noise = None
+        return self.variance or 0.0
 
     def compare(self, now: Sequence[Tensor | None], before: Sequence[Tensor | None]) -> None:
         """Take sum_s lambda^s D^s from two combinations of rows; None counts as zero."""

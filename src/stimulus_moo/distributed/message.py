@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stimulus_moo.anchors import Spread
+from stimulus_moo.anchors import GROUPS, Spread
 from stimulus_moo.ledger import Account
 
 _DIGIT = 4096  # counts travel as digits that a float32 adds up exactly, for up to as many processes
@@ -39,21 +39,19 @@ class Head:
         zero = torch.zeros(self.objectives, dtype=torch.float64)
         seen, spread, pair = self.account.seen, self.spread, (self.account.losses, self.account.before)
         flags = [float(self.failed), float(self.grown), float(self.partial), float(self.step)]
-        counts = [digit for count in (seen, spread.pieces, spread.samples) for digit in _digits(count)]
-        sums = [
-            *(zero if losses is None else losses.detach().double().cpu() * seen for losses in pair),
-            zero if spread.weighted is None else spread.weighted,
-        ]
-        return torch.cat([torch.tensor(flags + counts, dtype=torch.float64), *sums]).to(dtype)
+        counts = [digit for count in (seen, spread.pairs) for digit in _digits(count)]
+        losses = [zero if losses is None else losses.detach().double().cpu() * seen for losses in pair]
+        return torch.cat([torch.tensor([*flags, *counts, *spread.sums], dtype=torch.float64), *losses]).to(dtype)
 
     def summed(self, vector: Tensor) -> Head:
         """Return the head that a sum of heads stands for; its step is the sum of their steps."""
         values = vector.double().tolist()
-        counts = [_number(values[4 + _DIGITS * k : 4 + _DIGITS * (k + 1)]) for k in range(3)]
-        sums = torch.tensor(values[4 + 3 * _DIGITS :], dtype=torch.float64).split(self.objectives)
-        losses, before = (None if not counts[0] else values / counts[0] for values in sums[:2])
+        counts = [_number(values[4 + _DIGITS * k : 4 + _DIGITS * (k + 1)]) for k in range(2)]
+        start = 4 + 2 * _DIGITS
+        sums = torch.tensor(values[start + GROUPS :], dtype=torch.float64).split(self.objectives)
+        losses, before = (None if not counts[0] else total / counts[0] for total in sums)
         account = Account(losses=losses, before=before, seen=counts[0])
-        total = Head(self.objectives, 0, account, Spread(counts[1], counts[2], sums[2]))
+        total = Head(self.objectives, 0, account, Spread(counts[1], tuple(values[start : start + GROUPS])))
         total.failed, total.grown, total.partial = (value > 0 for value in values[:3])
         total.step = round(values[3])
         return total

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -94,11 +93,11 @@ class ShardedLedger(SummedLedger):
         target.reach = self._union(reach) if total.partial else list(self.layout)
         self._pending = target
 
-    def _tally(self, spread: Spread) -> tuple[Spread, Callable[[], Tensor]]:
+    def _tally(self, spread: Spread) -> Spread:
         everyone = self._sum(Account(), spread, last=False)
         assert isinstance(self._pending, ShardedRows)
         self._begun, self._pending = self._pending, None
-        return everyone, self._begun.sq_norms
+        return everyone
 
 
 class StreamedLedger(ShardedLedger):
@@ -123,14 +122,13 @@ class StreamedLedger(ShardedLedger):
         account: Account,
         *,
         at_previous: bool = False,
-        square: bool = False,
         probe: Probe | None = None,
     ) -> Intake:
         evaluated = self.objective.evaluate(piece.content, step)
         graphs = evaluated.graphs
         self._round(active=True, own=(len(graphs), self._masks(graphs)))
         target = self._open_rows()
-        intake = Intake(target, weight, step, square=square, side=side_of(probe, piece, len(graphs), at_previous))
+        intake = Intake(target, weight, step, side=side_of(probe, piece, len(graphs), at_previous))
         try:
             self.engine.differentiate(graphs, self.objective.parameters, intake, large=False)
         except DistributedError:
@@ -158,8 +156,8 @@ class StreamedLedger(ShardedLedger):
         target.reach = self._union(target.reach) if total.partial else list(self.layout)
         return self._take_over(total, account)
 
-    def _tally(self, spread: Spread) -> tuple[Spread, Callable[[], Tensor]]:
-        return self._sum(Account(), spread, last=False), self.pending.sq_norms
+    def _tally(self, spread: Spread) -> Spread:
+        return self._sum(Account(), spread, last=False)
 
     def _send_failure(self) -> None:
         self._round(active=False, failed=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -168,15 +168,14 @@ class SummedLedger(Ledger):
         self._in_place = False
         spread = self._sum(account, anchor.spread)
         if account.seen:
-            anchor.learn(spread, self.pending.sq_norms)
+            anchor.learn(spread)
 
-    def _tally(self, spread: Spread) -> tuple[Spread, Callable[[], Tensor]]:
+    def _tally(self, spread: Spread) -> Spread:
         """Sum up in the middle of an anchor: each process goes on from its part of the sum."""
         self._in_place = False
         everyone = self._sum(Account(), spread, last=False)
-        norms = self.pending.sq_norms()
         self.pending.scale(1.0 / self.group.size)
-        return everyone, lambda: norms
+        return everyone
 
     def _sum(self, account: Account, spread: Spread, *, last: bool = True) -> Spread:
         """Make the pending rows and the account the sums over all processes; return the sum of the spreads."""

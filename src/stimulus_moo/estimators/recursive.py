@@ -45,7 +45,7 @@ class Recursive(Estimator):
     state_names = ("anchor", "rule")
 
     def __init__(self, anchor: Iterable[Any] | Anchor, period: int | str, *, share: float = 0.5) -> None:
-        self.anchor = as_anchor(anchor)
+        self.anchor: Anchor = as_anchor(anchor)
         self.rule = WhenDue(share) if period == "auto" else Periodic(period)
         self.observes = isinstance(self.rule, WhenDue)
 
@@ -65,8 +65,10 @@ class Recursive(Estimator):
         return Update(keep=1.0, now=1.0, before=-1.0, halves=self.rule.halves(t))
 
     def learn(self, observation: Observation) -> None:
-        """Tell the rule what was seen."""
+        """Tell the rule, and the anchor, what was seen."""
         self.rule.learn(observation)
+        if observation.variance is not None and not observation.anchored:
+            self.anchor.observe(observation.variance * observation.samples)
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
         """Tell the rule and the anchor ||d_t||^2."""

@@ -104,7 +104,7 @@ OPTIONS: dict[str, SettingOption] = {
     "files": SettingOption(str, "Other data of the same layout: a folder of four IDX files, an ARFF file.", parse=str),
     "targets": SettingOption(int, "River flow and other ARFF files: how many of the last columns are predicted.", 1),
     "evaluate_every": SettingOption(int, "Evaluate on the whole training set after every so many steps.", 1),
-    "epsilon": SettingOption(float, "STIMULUS+: the accuracy aimed at.", 0, open_low=True),
+    "epsilon": SettingOption(str, "STIMULUS+: the accuracy aimed at, or auto.", parse=_rate),
     "sigma2": SettingOption(str, "STIMULUS+: variance of one sample's gradient, or auto.", parse=_sigma2),
     "sigma2_of": SettingOption(str, "Variances for single methods: method=value,method=value.", parse=_rates),
     "c_gamma": SettingOption(float, "STIMULUS+: c_gamma of the adaptive anchor.", 0, open_low=True),

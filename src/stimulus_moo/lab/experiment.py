@@ -31,7 +31,7 @@ class Settings:
     steps: int | None = None
     gradients: int | None = None
     n: int | None = None
-    epsilon: float = 1e-3
+    epsilon: float | str = 1e-3
     sigma2: float | str = "auto"
     c_gamma: float = 8.0
     c_epsilon: float = 1.0
