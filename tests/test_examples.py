@@ -1,0 +1,69 @@
+"""The example programs run, with fewer steps than on their own, and reach what their pages say."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+RUN_ELSEWHERE = {"lightning_manual", "accelerate_loop"}  # tests/distributed/test_trainers.py
+
+
+def run(name: str, **options: Any) -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="example")["main"](**options)
+
+
+def test_every_example_is_run() -> None:
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert names - RUN_ELSEWHERE - tested == set()
+
+
+def test_drop_in_loop() -> None:
+    assert max(run("drop_in_loop", epochs=3)["losses"]) < 0.4  # 1.1 at the start
+
+
+def test_multi_task_images() -> None:
+    pytest.importorskip("sklearn")
+    assert min(run("multi_task_images", epochs=8)["accuracy"]) > 0.25  # 0.1 is chance
+
+
+def test_fairness() -> None:
+    pytest.importorskip("sklearn")
+    second, _, first = run("fairness", steps=60)["losses"]
+    assert first[0] < second[0]  # the group that is preferred has the lower loss
+    assert first[1] > second[1]
+
+
+def test_multi_target_regression() -> None:
+    pytest.importorskip("sklearn")
+    found = run("multi_target_regression", gradients=20_000)
+    assert found["stimulus-m"] < found["scalarisation-adam"]
+
+
+def test_ranking() -> None:
+    pytest.importorskip("moocore")
+    found = run("ranking", epochs=3)
+    assert found["worst"] > 0.5
+    assert found["spread"] > 0.3  # of label 0's NDCG between the two ends of the front
+
+
+def test_streaming() -> None:
+    assert run("streaming", steps=40)["stationarity"] < 0.05  # what epsilon asks for
+
+
+def test_custom_weighting() -> None:
+    found = run("custom_weighting", steps=100)
+    assert found["equal pull"] < 1e-3
+    assert found["steady pull"] < 1e-3
+
+
+@pytest.mark.filterwarnings("ignore")  # torchjd's solvers warn on their own behalf
+def test_torchjd_weighting() -> None:
+    pytest.importorskip("torchjd")
+    pytest.importorskip("qpsolvers")
+    found = run("torchjd_weighting", steps=150)
+    assert found["recursive"] < 1e-2 * found["mini-batch"]
