@@ -4,6 +4,7 @@ from stimulus_moo import __version__
 
 project = "stimulus-moo"
 release = __version__
+copyright = "the stimulus-moo authors, MIT licence"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = f"stimulus-moo {__version__}"

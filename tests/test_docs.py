@@ -7,6 +7,7 @@ Code of a page runs from top to bottom in one namespace, which starts with what 
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 import shlex
 import socket
@@ -142,3 +143,15 @@ def test_every_page_is_reachable_from_the_index() -> None:
             plain = [re.sub(r"^.*<(.*)>$", r"\1", entry) for entry in entries]
             waiting += [(page.parent / f"{entry}.md").resolve() for entry in plain]
     assert set(PAGES) - reached == set()
+
+
+def test_every_error_names_its_page_below_the_message() -> None:
+    kinds = [stimulus_moo.StimulusError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        page, _, anchor = kind.page.partition("#")
+        assert (ROOT / page).exists(), kind
+        assert not anchor or anchor in anchors(ROOT / page), kind
+    error = pickle.loads(pickle.dumps(stimulus_moo.InvalidLosses("found one")))
+    assert str(error) == "found one"
+    assert error.__notes__ == ["see docs/guides/own-loop.md#what-losses-must-return"]

@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 from os import PathLike
+from typing import ClassVar
 
 
 class StimulusError(Exception):
-    """Base of every error this library raises on purpose."""
+    """Base of every error this library raises on purpose; each names the page of the documentation that says more.
+
+    >>> InvalidLosses("losses must return S scalars").__notes__
+    ['see docs/guides/own-loop.md#what-losses-must-return']
+    """
+
+    page: ClassVar[str] = "docs/guides/own-loop.md#when-something-goes-wrong"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.add_note(f"see {self.page}")  # in a traceback, below the message
 
 
 class InvalidOption(StimulusError, ValueError):
     """An argument has a value that cannot work; the message names it, the value found and what is allowed."""
 
+    page = "docs/api.md"
+
 
 class InvalidBatch(StimulusError, ValueError):
     """A batch, an anchor or a data set cannot be used as given."""
+
+    page = "docs/guides/own-loop.md#batches-and-anchors"
 
 
 class InvalidLosses(StimulusError, ValueError):
     """The user's ``losses`` returned something other than S scalar losses that depend on the model."""
 
+    page = "docs/guides/own-loop.md#what-losses-must-return"
+
 
 class InvalidWeights(StimulusError, ValueError):
     """A weighting returned something other than S finite numbers."""
+
+    page = "docs/weightings.md"
 
 
 class NonFiniteError(StimulusError, ArithmeticError):
@@ -32,6 +51,8 @@ class NonFiniteError(StimulusError, ArithmeticError):
         objective: which objective, counted from 0.
         step: at which call of ``backward``, counted from 0.
     """
+
+    page = "docs/guides/step-size.md"
 
     def __init__(self, message: str, *, objective: int, step: int) -> None:
         super().__init__(message)
@@ -46,12 +67,16 @@ class ModelChanged(StimulusError, RuntimeError):
 class StateMismatch(StimulusError, ValueError):
     """A saved state does not belong to the object it is loaded into."""
 
+    page = "docs/guides/resume.md"
+
 
 class NotWritten(StimulusError, OSError):
     """A file could not be written: the disk is full, or its folder is gone or read-only.
 
     What stood under its name before is still there, whole. ``errno`` and ``filename`` are those of the system's error.
     """
+
+    page = "docs/reliability.md#what-is-promised"
 
     def __init__(self, path: str | PathLike[str], error: OSError) -> None:
         reason = error.strerror or str(error)
@@ -70,6 +95,8 @@ class NotWritten(StimulusError, OSError):
 
 class DistributedError(StimulusError, RuntimeError):
     """Processes that make a step together could not: one has died or stalled, or the network has failed."""
+
+    page = "docs/distributed.md#when-something-fails"
 
 
 class RankMismatch(DistributedError, ValueError):
@@ -92,6 +119,8 @@ class RankFailed(DistributedError):
 
 class MissingDependency(StimulusError, ImportError):
     """An optional package is needed for what was asked."""
+
+    page = "docs/get-started.md#1-install"
 
 
 class StimulusWarning(UserWarning):

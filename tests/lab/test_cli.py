@@ -391,7 +391,41 @@ def test_a_terminal_sees_loss_and_time_left():
     assert "left" in said
 
 
-def test_shells_complete_names(monkeypatch):
-    environment = {"_STIMULUS_MOO_COMPLETE": "complete_bash", "COMP_WORDS": "stimulus-moo run ti", "COMP_CWORD": "2"}
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("run ti", ["tiny"]),
+        ("compare squ", ["squares"]),
+        ("tune ti", ["tiny"]),
+        ("run tiny --method stimulus-", ["stimulus-m", "stimulus-m+"]),
+        ("run tiny --method a", ["auto"]),
+        ("compare tiny --methods mgd,smg", ["mgd,smgd"]),
+        ("data fetch river", ["riverflow"]),
+        ("data check river", ["riverflow"]),
+        ("rank fit train.txt --method moco", ["moco", "moco+"]),
+        ("rank fit train.txt --loss rank", ["ranknet"]),
+        ("rank ev", ["evaluate"]),
+    ],
+)
+def test_shells_complete_names(typed, offered):
+    words = f"stimulus-moo {typed}"
+    environment = {
+        "_STIMULUS_MOO_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
     result = CliRunner().invoke(cli.app, [], env=environment, prog_name="stimulus-moo")
-    assert result.stdout.split() == ["tiny"]
+    assert result.stdout.split() == offered
+
+
+@pytest.mark.parametrize(
+    ("arguments", "page"),
+    [
+        (["run", "tinny"], "docs/lab.md"),
+        (["report", "nowhere"], "docs/lab.md"),
+        (["rank", "predict", "nowhere.txt", "--model", "nowhere.json"], "docs/ranking.md#saving"),
+        (["rank", "fit", "nowhere.txt", "--model", "a/b/c.json"], "docs/ranking.md#command-line"),
+    ],
+)
+def test_errors_name_the_page_that_says_more(arguments, page):
+    assert call(*arguments, code=2).stderr.endswith(f"; see {page}\n")

@@ -24,6 +24,7 @@ from stimulus_moo.lab.cli_arguments import (
     Workers,
     chosen_by,
     complete_method,
+    complete_methods,
 )
 from stimulus_moo.lab.cli_guard import guarded, stderr, stdout
 from stimulus_moo.lab.cli_options import experiment_settings, find_method, study_settings, with_settings
@@ -45,12 +46,13 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
     help="Stochastic multi-objective learning with variance-reduced multi-gradients: the paper's claims as commands.",
-    epilog="Exit codes: 0 done; 1 data check found damage; 2 cannot be done as asked; 3 the run or the fit diverged; "
-    "70 something that should not happen; 130 and 143 stopped by Ctrl-C or SIGTERM, and can be resumed.",
+    epilog="Start with `stimulus-moo demo`, or see `stimulus-moo list`. The documentation begins at docs/index.md, "
+    "that of this command at docs/lab.md. Exit codes: 0 done; 1 data check found damage; 2 cannot be done as asked; "
+    "3 the run or the fit diverged; 70 something that should not happen; 130 and 143 stopped by Ctrl-C or SIGTERM, and "
+    "can be resumed.",
 )
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_rank.app, name="rank")
-app.command()(cli_tune.tune)
 
 
 def _version(asked: bool) -> None:
@@ -84,7 +86,9 @@ def run(
     changes: dict[str, Any],
     method: Annotated[
         str | None,
-        typer.Option(help="A method by name.", show_default="stimulus-m", autocompletion=complete_method),
+        typer.Option(
+            help="A method by name; see `stimulus-moo list`.", show_default="stimulus-m", autocompletion=complete_method
+        ),
     ] = None,
     seed: Annotated[
         int | None,
@@ -150,6 +154,7 @@ def compare(
         typer.Option(
             help="Methods, separated by commas; the scalarisation baselines are always added.",
             show_default="the experiment's",
+            autocompletion=complete_methods,
         ),
     ] = None,
     seeds: Annotated[
@@ -193,6 +198,9 @@ def compare(
     if first:
         print_results(stdout(), runs)
         typer.echo(f"kept in {out / name}; for the pictures: stimulus-moo report {out}")
+
+
+app.command()(cli_tune.tune)
 
 
 @app.command()

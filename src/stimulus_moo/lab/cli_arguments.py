@@ -46,7 +46,17 @@ def _complete_name(incomplete: str) -> list[str]:
 
 def complete_method(incomplete: str) -> list[str]:
     """Return the methods that begin so, for the shell."""
-    return [name for name in METHODS if name.startswith(incomplete)]
+    return [name for name in ("auto", *METHODS) if name.startswith(incomplete)]
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Return what a list with commas can go on with: what is there, and one more method.
+
+    >>> complete_methods("mgd,stimulus-m")
+    ['mgd,stimulus-m', 'mgd,stimulus-m+']
+    """
+    done, comma, last = incomplete.rpartition(",")
+    return [f"{done}{comma}{name}" for name in complete_method(last) if name not in done.split(",")]
 
 
 Name = Annotated[

@@ -40,7 +40,7 @@ def list_sets(data: Folder = None) -> None:
 @app.command()
 @guarded
 def fetch(
-    names: Annotated[list[str], typer.Argument(help="Data sets to fetch.", autocompletion=_complete)],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets to fetch.", autocompletion=_complete)],
     data: Annotated[
         Path | None,
         typer.Option("--data", help="The data folder to write to; without it the user's cache."),
@@ -56,7 +56,7 @@ def fetch(
 def check(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Data sets to check; all without a name.", autocompletion=_complete),
+        typer.Argument(metavar="NAME", help="Data sets to check; all without a name.", autocompletion=_complete),
     ] = None,
     data: Folder = None,
 ) -> None:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from stimulus_moo import StimulusError, StimulusWarning
+from stimulus_moo import InvalidOption, StimulusError, StimulusWarning
 from stimulus_moo.lab.interrupt import Interrupted, at_once
 
 PROGRAM = "stimulus-moo"
@@ -52,7 +52,7 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
             except (StimulusError, OSError, MemoryError) as error:
                 if debug:
                     raise
-                _line("error", "red", str(error) or type(error).__name__)
+                _line("error", "red", f"{str(error) or type(error).__name__}; see {_page(function, error)}")
                 raise typer.Exit(2) from None
             except (typer.Exit, typer.Abort):
                 raise
@@ -68,6 +68,13 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
     command.__signature__ = own.replace(parameters=[*own.parameters.values(), debug])  # type: ignore[attr-defined]
     return command
+
+
+def _page(function: Callable[..., Any], error: Exception) -> str:
+    """Return the page that says more: the command's own for its options, else that of the error."""
+    if isinstance(error, InvalidOption):
+        return "docs/ranking.md#command-line" if function.__module__.endswith("cli_rank") else "docs/lab.md"
+    return error.page if isinstance(error, StimulusError) else "docs/reliability.md#what-is-promised"
 
 
 def _say_how_to_resume() -> None:

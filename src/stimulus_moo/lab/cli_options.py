@@ -101,7 +101,12 @@ OPTIONS: dict[str, SettingOption] = {
     "steps": SettingOption(int, "Stop after so many steps.", 1),
     "gradients": SettingOption(int, "Stop after so many per-sample multi-gradient evaluations.", 1),
     "n": SettingOption(int, "Size of the training set.", 1),
-    "files": SettingOption(str, "Other data of the same layout: a folder of four IDX files, an ARFF file.", parse=str),
+    "files": SettingOption(
+        str,
+        "Other data of the same layout: a folder of four IDX files (multimnist), an ARFF file (riverflow), a folder "
+        "with train.txt and test.txt in LETOR's layout (ranking).",
+        parse=str,
+    ),
     "targets": SettingOption(int, "River flow and other ARFF files: how many of the last columns are predicted.", 1),
     "evaluate_every": SettingOption(int, "Evaluate on the whole training set after every so many steps.", 1),
     "epsilon": SettingOption(str, "STIMULUS+: the accuracy aimed at, or auto.", parse=_rate),
@@ -158,10 +163,11 @@ def find_method(name: str) -> str:
 def find(name: str, known: Iterable[str], what: str) -> str:
     """Return a name that is known.
 
-    >>> find("digit", ["digits", "celeba"], "experiment")
-    Traceback (most recent call last):
-        ...
-    stimulus_moo.errors.InvalidOption: there is no experiment 'digit'; did you mean 'digits'? Known: digits, celeba
+    >>> try:
+    ...     find("digit", ["digits", "celeba"], "experiment")
+    ... except InvalidOption as error:
+    ...     print(error)
+    there is no experiment 'digit'; did you mean 'digits'? Known: digits, celeba
     """
     names = list(known)
     if name in names:

@@ -23,9 +23,19 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Rank documents by several labels at once: fit, predict, evaluate.")
 
+
+def _complete_loss(incomplete: str) -> list[str]:
+    from stimulus_moo.ranking import LOSSES
+
+    return [name for name in LOSSES if name.startswith(incomplete)]
+
+
 Files = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE...", help="LETOR files (label qid:id index:value ...), or LightGBM's and FILE.query."),
+    typer.Argument(
+        metavar="FILE",
+        help="Files in LETOR's layout (label qid:id index:value ...), or in LightGBM's with FILE.query beside each.",
+    ),
 ]
 Model = Annotated[Path, typer.Option(help="The saved model, a JSON file.")]
 LayoutOption = Annotated[Layout, typer.Option(help="Of all files; auto looks for qid in the first line.")]
@@ -48,8 +58,13 @@ def fit(
         ),
     ] = None,
     grades: Annotated[int, typer.Option(min=2, help="How many grades such a label has at most.")] = 5,
-    method: Annotated[str, typer.Option(help="A method by name.", autocompletion=complete_method)] = "stimulus-m+",
-    loss: Annotated[str, typer.Option(help="listnet, softmax, ranknet, approx-ndcg or lambdaloss.")] = "listnet",
+    method: Annotated[
+        str, typer.Option(help="A method by name; see `stimulus-moo list`.", autocompletion=complete_method)
+    ] = "stimulus-m+",
+    loss: Annotated[
+        str,
+        typer.Option(help="listnet, softmax, ranknet, approx-ndcg or lambdaloss.", autocompletion=_complete_loss),
+    ] = "listnet",
     hidden: Annotated[
         str | None, typer.Option(help="Widths of hidden layers, with commas.", show_default="a linear scorer")
     ] = None,

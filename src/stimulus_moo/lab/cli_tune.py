@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stimulus_moo import METHODS, InvalidOption
-from stimulus_moo.lab.cli_arguments import Data, Name, Pairs, Quick, chosen_by
+from stimulus_moo.lab.cli_arguments import Data, Name, Pairs, Quick, chosen_by, complete_methods
 from stimulus_moo.lab.cli_guard import guarded, stderr, stdout
 from stimulus_moo.lab.cli_options import experiment_settings, find_method, with_settings
 from stimulus_moo.lab.runner import with_baselines
@@ -27,7 +27,9 @@ def tune(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods, separated by commas.", show_default="the experiment's, and the scalarisation baselines"
+            help="Methods, separated by commas.",
+            show_default="the experiment's, and the scalarisation baselines",
+            autocompletion=complete_methods,
         ),
     ] = None,
     data: Data = None,

@@ -16,6 +16,8 @@ from stimulus_moo.files import not_written, write_whole
 class RunError(StimulusError):
     """A run directory cannot be used as it is; the message names the file and says what to do."""
 
+    page = "docs/lab.md#a-run-directory"
+
 
 def plain(value: Any) -> Any:
     """Return a value as strict JSON can hold it: numbers that are not finite become None.

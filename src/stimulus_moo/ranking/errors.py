@@ -14,6 +14,10 @@ class InvalidRankingData(StimulusError, ValueError):
     stimulus_moo.ranking.errors.InvalidRankingData: y_score must hold one finite number per row (2), found shape [3]
     """
 
+    page = "docs/ranking.md#data"
+
 
 class InvalidModelFile(StimulusError, ValueError):
     """A file is no saved ranker, a damaged one, or one of a version that this library does not know."""
+
+    page = "docs/ranking.md#saving"

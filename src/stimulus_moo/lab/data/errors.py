@@ -7,3 +7,5 @@ from stimulus_moo.errors import StimulusError
 
 class DataError(StimulusError):
     """A data file is missing, damaged or of another layout; the message names it and says what to do."""
+
+    page = "docs/lab.md#data"
