@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check 
 # One thread each: the models are small, and threads that wait for each other are slower on a busy machine.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint bench faults soak reproduce docs clean
+.PHONY: demo test lint bench faults soak reproduce docs picture clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.lab: pyproject.toml constraints.txt
@@ -58,8 +58,11 @@ soak: $(VENV)/.dev  ## half an hour of small steps: memory, file handles, time p
 reproduce: $(VENV)/.lab  ## every experiment of the paper, resumable, into runs/reproduction and docs/reproduction.md
 	OMP_NUM_THREADS=2 $(BIN)/python -m stimulus_moo.lab.reproduce --out runs/reproduction --page docs/reproduction.md
 
-docs: $(VENV)/.docs
+docs: $(VENV)/.docs  ## the site, into docs/_build/html; warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+picture: demo  ## the README's picture, from the demo's runs and a few minutes of its own
+	$(BIN)/python docs/make_picture.py runs/demo
 
 clean:
 	rm -rf $(VENV) dist build docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -27,7 +27,7 @@ from stimulus_moo import METHODS, fit
 from stimulus_moo.lab.curves import aggregate, loss_curve
 from stimulus_moo.lab.drawing import DASHES
 from stimulus_moo.lab.groups import group_runs
-from stimulus_moo.lab.palette import BACKGROUNDS, STYLES
+from stimulus_moo.lab.palette import STYLES
 from stimulus_moo.lab.runs import load_runs
 
 HERE = Path(__file__).parent
@@ -88,14 +88,14 @@ def draw(left: dict[str, Any], right: dict[str, Any], *, dark: bool, narrow: boo
     """Return the picture for a light or a dark page, side by side or, for a phone, one above the other."""
     ink, faint = ("#d7dde5", "#39424e") if dark else ("#1b2330", "#d9dee5")
     figure = Figure(figsize=(4.6, 7.6) if narrow else (9.6, 4.1), layout="constrained")
-    figure.patch.set_facecolor(BACKGROUNDS[dark])
+    figure.patch.set_facecolor("none")
     panels = figure.subplots(2 if narrow else 1, 1 if narrow else 2)
     titles = (
         ("The noise of a batch stays", "Pareto stationarity", "fairness on tabular data, linear model", 0),
         ("The network can fit its data", "mean training loss", "two overlapping digits, small network", -2),
     )
     for panel, found, (title, label, about, column) in zip(panels, (left, right), titles, strict=True):
-        panel.set_facecolor(BACKGROUNDS[dark])
+        panel.set_facecolor("none")
         for method in SHOWN:
             curve, style = found[method], STYLES[method]
             colour = style.dark if dark else style.light
