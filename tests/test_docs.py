@@ -155,3 +155,18 @@ def test_every_error_names_its_page_below_the_message() -> None:
     error = pickle.loads(pickle.dumps(stimulus_moo.InvalidLosses("found one")))
     assert str(error) == "found one"
     assert error.__notes__ == ["see docs/guides/own-loop.md#what-losses-must-return"]
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = text_of(DOCS / "api.md")
+    errors = {name for name in stimulus_moo.__all__ if name in vars(stimulus_moo.errors)}  # automodule has them all
+    missing = {name for name in stimulus_moo.__all__ if f":: stimulus_moo.{name}\n" not in reference}
+    assert missing - errors == set()
+
+
+def test_every_experiment_and_study_is_on_the_page_of_the_lab() -> None:
+    pytest.importorskip("typer")
+    from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
+
+    page = text_of(DOCS / "lab.md")
+    assert [name for name in (*EXPERIMENTS, *STUDIES) if f"| `{name}` |" not in page] == []

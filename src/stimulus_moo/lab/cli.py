@@ -108,7 +108,10 @@ def run(
     on_nonfinite: OnNonFinite = NonFinite.RAISE,
     pairs: Pairs = None,
 ) -> None:
-    """Run one method of an experiment with one seed, or a study."""
+    """Run one method of an experiment with one seed, or a study.
+
+    For example: stimulus-moo run digits --method stimulus-m+ --quick
+    """
     chosen = chosen_by(name)
     if isinstance(chosen, Study):
         if method is not None or seed is not None:
@@ -170,7 +173,10 @@ def compare(
     on_nonfinite: OnNonFinite = NonFinite.RAISE,
     pairs: Pairs = None,
 ) -> None:
-    """Run several methods of an experiment with several seeds, or a study, and print a table."""
+    """Run several methods of an experiment with several seeds, or a study, and print a table.
+
+    For example: stimulus-moo compare digits --methods smgd,stimulus-m --seeds 2
+    """
     chosen = chosen_by(name)
     seeds = seeds or (1 if quick else SEEDS)
     if isinstance(chosen, Study):
@@ -208,7 +214,10 @@ app.command()(cli_tune.tune)
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that holds runs, studies or both.")],
 ) -> None:
-    """Write report.html, with every figure and table, from what a directory holds."""
+    """Write report.html, with every figure and table, from what a directory holds.
+
+    For example: stimulus-moo report runs
+    """
     from stimulus_moo.lab.report import write_report
 
     if not folder.is_dir():

@@ -99,7 +99,10 @@ def fit(
     k: K = 10,
     seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
 ) -> None:
-    """Train on queries and save the model; a model that is there already is replaced once the new one is whole."""
+    """Train on queries and save the model; a model that is there already is replaced once the new one is whole.
+
+    For example: stimulus-moo rank fit train.txt --model model.json --labels 90,215
+    """
     from stimulus_moo.ranking import LOSSES, FeatureLabels, MultiLabelRanker, save_ranker
 
     if not model.parent.is_dir():

@@ -36,7 +36,10 @@ def tune(
     quick: Quick = False,
     pairs: Pairs = None,
 ) -> None:
-    """Find the best step size of every method by grid search, with seeds that no comparison uses."""
+    """Find the best step size of every method by grid search, with seeds that no comparison uses.
+
+    The last line is the option to hand to `compare`. For example: stimulus-moo tune digits --methods stimulus-m
+    """
     chosen = chosen_by(name)
     if isinstance(chosen, Study):
         raise InvalidOption(f"{name} is a study, which chooses its step sizes itself; tune an experiment")
