@@ -22,6 +22,11 @@ def test_every_example_is_run() -> None:
     assert names - RUN_ELSEWHERE - tested == set()
 
 
+def test_every_example_is_on_its_page() -> None:
+    page = (EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
+    assert [path.name for path in EXAMPLES.glob("*.py") if f"../examples/{path.name}\n" not in page] == []
+
+
 def test_drop_in_loop() -> None:
     assert max(run("drop_in_loop", epochs=3)["losses"]) < 0.4  # 1.1 at the start
 
