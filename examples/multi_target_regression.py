@@ -3,8 +3,8 @@
     python examples/multi_target_regression.py
 
 Needs scikit-learn (the extra `lab`). ``fit`` takes the method by name, here STIMULUS-M and, beside it, Adam on the mean
-of the six losses, which is what to beat; it stops after equal gradient evaluations. On this problem Adam has the lower
-mean; STIMULUS-M is closer to a Pareto-stationary point. Look at both before you choose.
+of the six losses, which is what to beat; both stop after equal gradient evaluations. With these step sizes Adam has the
+lower mean, and STIMULUS-M is closer to a Pareto-stationary point. Look at both before you choose.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def main() -> None:
     try:
         app = _application()
     except MissingDependency as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}; see {error.page}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("stopped: nothing was begun", file=sys.stderr)

@@ -375,7 +375,8 @@ def test_without_the_lab_s_packages_it_says_what_to_install(monkeypatch, capsys,
         main()
     assert stopped.value.code == 2
     assert capsys.readouterr().err == (
-        f"error: the command line needs the package {package!r}: pip install 'stimulus-moo[lab]'\n"
+        f"error: the command line needs the package {package!r}: pip install 'stimulus-moo[lab]'; "
+        "see docs/get-started.md#1-install\n"
     )
 
 
