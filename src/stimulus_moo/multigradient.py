@@ -456,7 +456,7 @@ class MultiGradient(Stateful):
                     "BatchNorm",
                     f"BatchNorm in training mode ties the samples of a batch together ({', '.join(layers)}), so the "
                     "loss is not a finite sum and the estimate is biased; use GroupNorm or LayerNorm, or .eval() these "
-                    "layers",
+                    "layers; see docs/guides/batchnorm.md",
                 )
 
     def _tell(self, subject: str, message: str) -> None:
@@ -519,7 +519,8 @@ class MultiGradient(Stateful):
                 "step",
                 f"the step from {seen.step - 1} to {seen.step} was {taken:.3g} times the gradient, which is "
                 f"{taken * smoothness:.0f} times 1/L for the smoothness L = {smoothness:.3g} seen on the way, and the "
-                "loss rose; take a smaller learning rate, or let Safeguard(optimizer, multigradient) keep steps short",
+                "loss rose; take a smaller learning rate, or let Safeguard(optimizer, multigradient) keep steps short; "
+                "see docs/guides/step-size.md",
             )
 
     def _adopt(self) -> None:
