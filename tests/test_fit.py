@@ -331,14 +331,14 @@ def test_resuming_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
 
 def test_the_guard_is_on_by_default_and_changes_nothing_while_nothing_fires() -> None:
     guarded, literal = train(lr=0.01), train(lr=0.01, guard=False)
-    assert (guarded.shortened, guarded.taken_back) == (0, 0)
+    assert (guarded.alone, guarded.shortened, guarded.taken_back) == (0, 0, 0)
     assert torch.equal(guarded.model.weight, literal.model.weight)
     assert list(guarded.history) == list(literal.history)
 
 
 def test_a_step_size_far_too_long_trains_under_the_guard() -> None:
     result = train(lr=50.0, steps=200)
-    assert result.shortened > 0
+    assert result.taken_back > 0
     assert max(result.losses) < 2 * max(train(lr=0.05, steps=200).losses)
 
 
@@ -358,7 +358,8 @@ def test_hands_free_runs_resume_as_if_never_stopped(options: dict[str, Any], sto
     train(**options, steps=stop, checkpoint=tmp_path)
     resumed = train(**options, checkpoint=tmp_path, resume=True)
     assert torch.equal(straight.model.weight, resumed.model.weight)
-    assert (straight.gradients, straight.shortened) == (resumed.gradients, resumed.shortened)
+    for name in ("gradients", "alone", "shortened", "taken_back"):
+        assert getattr(straight, name) == getattr(resumed, name)
     with pytest.raises(StateMismatch, match="guard"):
         train(**options, guard=False, checkpoint=tmp_path, resume=True)
 

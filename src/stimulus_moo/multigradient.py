@@ -205,13 +205,20 @@ class MultiGradient(Stateful):
             return self.skip(error, anchored=account.anchored)
 
     def attempt(
-        self, batch: Any, account: Account, *, judge: Callable[[Observation], None] | None = None, retries: int = 0
+        self,
+        batch: Any,
+        account: Account,
+        *,
+        mend: Callable[[Update], Update] | None = None,
+        judge: Callable[[Observation], None] | None = None,
+        retries: int = 0,
     ) -> Step:
         """Make a step of ``backward`` that may still be refused; for ``Safeguard``.
 
         Args:
             batch: as for ``backward``.
             account: what the step costs and sees, also where it fails.
+            mend: from the update that the estimator wants to the one that is made.
             judge: is told what was seen before anything is final; what it raises takes the step back.
             retries: how often this was tried before, for the observation.
         """
@@ -225,6 +232,7 @@ class MultiGradient(Stateful):
                 if moved is not None:
                     self.estimator.prepare(moved)
                 update = self.estimator.update(self.t)
+                update = update if mend is None else mend(update)
                 account.anchored, account.paired = update.anchor is not None, bool(update.before)
                 # An estimator may have drawn from the global random state: both points start from where it is now.
                 replay = guard if guard.undrawn() else Guard(self.objective.model, self.objective.parameters)

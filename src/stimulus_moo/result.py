@@ -172,7 +172,8 @@ class Result:
         skipped: how many of the steps met NaN or infinity and were left out (``on_nonfinite="skip"``).
         picked: the random-clock iterate by parameter name, where ``mu`` was given.
         picked_at: its iteration t.
-        shortened, taken_back: how many steps the guard shortened and took back.
+        alone, shortened, taken_back: how many steps took their batch's own gradient because the guard did not trust the
+            recursion, how often it lowered the step size, and how many steps it took back.
     """
 
     model: torch.nn.Module
@@ -187,6 +188,7 @@ class Result:
     skipped: int = 0
     picked: dict[str, Tensor] = field(default_factory=dict)
     picked_at: int | None = None
+    alone: int = 0
     shortened: int = 0
     taken_back: int = 0
 

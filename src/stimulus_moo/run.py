@@ -76,8 +76,8 @@ class Run:
         if self.schedule is not None and scheduler is not None:
             raise InvalidOption("lr='auto' is a schedule of its own, found a scheduler beside it; give one of the two")
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
-        longest = 1.0 if self.schedule is None else MOST
-        self.guard = Safeguard(self.optimizer, self.multigradient, longest=longest) if guard else None
+        trust = 1.0 if self.schedule is None else MOST
+        self.guard = Safeguard(self.optimizer, self.multigradient, trust=trust) if guard else None
         if mu is not None and settings.lr == "auto":
             raise InvalidOption("the random clock of mu needs a number for lr, found 'auto'")
         self.clock = None if mu is None else RandomClock(parameters, mu=mu, lr=settings.rate, seed=settings.seed)
@@ -168,6 +168,7 @@ class Run:
             skipped=self.multigradient.skipped,
             picked=picked,
             picked_at=self.clock.picked_at if picked and self.clock is not None else None,
+            alone=0 if self.guard is None else self.guard.alone,
             shortened=0 if self.guard is None else self.guard.shortened,
             taken_back=0 if self.guard is None else self.guard.taken_back,
         )

@@ -138,6 +138,7 @@ class Training:
             "stationarity": result.stationarity,
             "stopped": result.stopped,
             "skipped": result.skipped,
+            "alone": result.alone,
             "shortened": result.shortened,
             "taken_back": result.taken_back,
             "seconds": recorder.seconds,

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.progress import TimeRemainingColumn as TimeLeft
 
 #: what may happen to steps, as a summary counts it
-EVENTS = ("skipped", "shortened", "taken_back")
+EVENTS = ("skipped", "alone", "shortened", "taken_back")
 
 
 class Watch:

@@ -1,4 +1,4 @@
-"""A guard around an optimizer: no step longer than the smoothness seen allows, and none that made things much worse."""
+"""A guard around an optimizer: no recursion over steps too long for it, and no step that made things much worse."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stimulus_moo.errors import InvalidOption, NonFiniteError
+from stimulus_moo.estimators import Update
 from stimulus_moo.ledger import Account
 from stimulus_moo.multigradient import MultiGradient, Step
 from stimulus_moo.options import positive_integer, real
@@ -23,39 +24,62 @@ from stimulus_moo.state import Stateful
 
 logger = logging.getLogger("stimulus_moo")
 
+#: the ``turn`` from which gradient descent diverges on a quadratic, and one that leaves room for far longer steps
+DIVERGES, SHORT = 2.0, 0.1
+
+#: growth of a lowered learning rate while ``turn`` is below SHORT
+HURRY = 1.5
+
 
 class Safeguard(Stateful):
-    r"""Keeps any optimizer's steps within what the batch at two points shows to be safe.
+    r"""Makes a variance-reduced method safe at any step size, by what a batch at two points shows.
 
     .. code-block:: text
 
-        L <- max(memory L, ||sum_s lambda^s D^s|| / ||x_t - x_{t-1}||)      D = grad F_A(x_t) - grad F_A(x_{t-1})
-        a step is shortened to   ||x_{t+1} - x_t|| <= longest ||d_t|| / L
-        a step is taken back if  f_A^s(x_t) > f_A^s(x_{t-1}) + rise |f_A^s(x_{t-1})| + margin (its mean so far)
+        D    = sum_s lambda^s (grad f_A^s(x_t) - grad f_A^s(x_{t-1}))
+        L    <- max(0.9 L, ||D|| / ||x_t - x_{t-1}||)
+        turn = sqrt(mean of ||D||^2 / mean of ||d_{t-1}||^2)      about eta L for plain gradient descent
 
-    for some objective s, or if a loss or gradient at x_t is not finite. Taking back means: the parameters go to
-    x_{t-1} + shorten (x_t - x_{t-1}), momentum is dropped (the optimizer's state is cleared), and the batch is
-    evaluated again; the k-th time in a row only shorten^k of what was left stays, and the last time nothing. The
-    learning rate is multiplied by ``shorten``, from where it recovers by the factor ``recover`` each step. What was
-    evaluated for a step that was taken back is counted. Both events are counted and logged.
+    Three things can happen:
 
-    All this comes from evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``, ``Filtered``) make
-    anyway. While nothing fires, parameters and optimizer are what they would be without it, bit for bit; with one-point
-    estimators nothing can be compared, and only steps into NaN or infinity of a two-point run are ever taken back.
+    - ``||x_{t+1} - x_t|| > trust ||d|| / L``: a step too long for the recursion. Its error grows with the square of
+      that length and stays until the next anchor, so until then the estimate is the batch's own gradient, as in SMGD,
+      which stands longer steps. Every ``look``-th of these steps evaluates two points all the same. (||d|| is that of
+      this step or of the steps before it, whatever is larger: with momentum d may vanish where the path turns.)
+    - ``turn > 2``: steps this long diverge on a quadratic, and the learning rate is multiplied by ``lower``.
+    - ``f_A^s(x_t) > f_A^s(x_{t-1}) + rise |f_A^s(x_{t-1})| + margin (its mean so far)`` for some objective s, or a loss
+      or gradient at x_t is not finite: the step is taken back. The parameters go to x_{t-1} + shorten (x_t - x_{t-1}),
+      momentum is dropped (the optimizer's state is cleared), and the batch is evaluated again; the k-th time in a row
+      only shorten^k of what was left stays, and the last time nothing. The learning rate is shortened as the step was.
+
+    A learning rate that was made smaller recovers by the factor ``recover`` each step, faster while ``turn`` is below
+    1/10. All is counted and logged, and what was evaluated for a step that was taken back is in the counters. All comes
+    from evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``, ``Filtered``) make anyway. While
+    nothing fires, parameters and optimizer are what they would be without it, bit for bit; with one-point estimators
+    nothing can be compared, and nothing is done. The first rule is for estimators that add differences up without end,
+    ``Recursive`` and ``Page``; the others bound their own error.
+
+    Why steps are not simply kept below 1/L: on a network that was tried, and it trained badly. L is not a constant
+    there: the shorter the steps, the sharper the valleys they lead into, and the shorter the next ones.
 
     Args:
         optimizer: any ``torch.optim`` optimizer on the model's parameters.
         multigradient: the ``MultiGradient`` that fills their gradients.
-        longest: the longest step, in units of ||d|| / L. ``SmoothnessLR`` finds its own factor, up to 2: give it 2.
-        memory: share of the last L that stays.
+        trust: the longest step over which the recursion goes on, in units of ||d|| / L. ``SmoothnessLR`` takes steps of
+            up to 2/L: give it 2.
+        memory: share of the old values in the running means of ``turn``.
         rise, margin: how much a loss of the same batch may rise, against its value and against its running mean.
         shorten: what is left of a step that is taken back, and of the learning rate.
+        lower: what is left of the learning rate where ``turn`` exceeds 2.
         recover: growth of the learning rate afterwards, up to what the optimizer says.
         patience: how often one step is taken back at most, the last time to where it began.
+        look: how often two points are evaluated while the recursion is not trusted.
 
     Attributes:
         smoothness: L as known so far, or None.
-        shortened: how many steps were shortened to ``longest`` ||d|| / L.
+        turn: as above, or None.
+        alone: how many steps took their batch's own gradient.
+        shortened: how often the learning rate was lowered because ``turn`` exceeded 2.
         taken_back: how many steps were taken back.
 
     >>> import torch
@@ -70,11 +94,11 @@ class Safeguard(Stateful):
     ...     for batch in zip(x.split(8), y.split(8)):
     ...         step = guard.backward(batch)  # in place of mg.backward(batch)
     ...         guard.step()  # in place of optimizer.step()
-    >>> bool(step.losses.max() < 2), guard.shortened > 0
+    >>> bool(step.losses.max() < 2), guard.taken_back > 0
     (True, True)
     """
 
-    state_names = ("smoothness", "scale", "shortened", "taken_back", "level")
+    state_names = ("smoothness", "changes", "lengths", "doubted", "scale", "alone", "shortened", "taken_back", "level")
     optional_names = MappingProxyType({"smoothness": float, "level": list})
 
     def __init__(
@@ -82,13 +106,15 @@ class Safeguard(Stateful):
         optimizer: Optimizer,
         multigradient: MultiGradient,
         *,
-        longest: float = 1.0,
-        memory: float = 0.9,
+        trust: float = 1.0,
+        memory: float = 0.8,
         rise: float = 0.5,
         margin: float = 0.1,
         shorten: float = 0.25,
-        recover: float = 1.1,
+        lower: float = 0.8,
+        recover: float = 1.03,
         patience: int = 16,
+        look: int = 4,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise InvalidOption(f"optimizer must be a torch.optim.Optimizer, found {optimizer!r}")
@@ -96,19 +122,31 @@ class Safeguard(Stateful):
             raise InvalidOption(f"multigradient must be a MultiGradient, found {multigradient!r}")
         self.optimizer = optimizer
         self.multigradient = multigradient
-        self.longest = real("longest", longest, low=0.0, open_low=True)
+        self.trust = real("trust", trust, low=0.0, open_low=True)
         self.memory = real("memory", memory, low=0.0, high=1.0)
         self.rise = real("rise", rise, low=0.0, open_low=True)
         self.margin = real("margin", margin, low=0.0, open_low=True)
         self.shorten = real("shorten", shorten, low=0.0, high=1.0, open_low=True)
+        self.lower = real("lower", lower, low=0.0, high=1.0, open_low=True)
         self.recover = real("recover", recover, low=1.0)
         self.patience = positive_integer("patience", patience)
-        self.smoothness: float | None = None
+        self.look = positive_integer("look", look)
+        self.smoothness: float | None = None  # L
+        self.changes = 0.0  # mean of ||sum_s lambda^s D^s||^2
+        self.lengths = 0.0  # mean of ||d||^2
+        self.doubted = 0  # how many steps ago the recursion was given up, counted from 1; 0 while it goes on
+        self._adds_up = False  # does the estimator, at this step, add a difference to what it has?
         self.scale = 1.0  # what the learning rate is multiplied by
+        self.alone = 0
         self.shortened = 0
         self.taken_back = 0
         self.level: list[float] | None = None  # running mean of |f^s|
         multigradient.watch()
+
+    @property
+    def turn(self) -> float | None:
+        """How much the gradient changes in a step against its size; None before it was seen."""
+        return math.sqrt(self.changes / self.lengths) if self.lengths else None
 
     def backward(self, batch: Any = None) -> Step:
         """Do what ``MultiGradient.backward`` does, after taking the last step back as often as need be.
@@ -124,7 +162,7 @@ class Safeguard(Stateful):
             account = Account()
             judge = self._judge if retries < self.patience and mg.revocable else None
             try:
-                step = mg.attempt(batch, account, judge=judge, retries=retries)
+                step = mg.attempt(batch, account, mend=self._mend, judge=judge, retries=retries)
                 break
             except BaseException as error:
                 refused = isinstance(error, _Refused | NonFiniteError)
@@ -140,28 +178,33 @@ class Safeguard(Stateful):
                 self._take_back(error, account, self.shorten**retries if retries < self.patience else 0.0)
         if retries:
             self.taken_back += retries
-            # once L is known it limits the steps; before, nothing but this does
-            self.scale *= self.shorten if self.smoothness else self.shorten ** (retries * (retries + 1) / 2)
+            self.scale *= self.shorten ** (retries * (retries + 1) / 2)
         assert mg.observation is not None
         self._learn(mg.observation)
         return step
 
-    @torch.no_grad()
     def step(self) -> None:
-        """Take the optimizer's step, shortened where it is too long."""
+        """Take the optimizer's step, with a smaller learning rate where that was found to be needed."""
         with self._scaled_rates():
             self.optimizer.step()
-        self.scale = min(1.0, self.scale * self.recover)
-        start, norm = self.multigradient.last_point, self.multigradient.norm
-        if start is None or norm is None or not self.smoothness:
+        slow = self.turn is not None and self.turn < SHORT
+        self.scale = min(1.0, self.scale * max(self.recover, HURRY if slow else 1.0))
+        mg = self.multigradient
+        if self.doubted or not self.smoothness or mg.last_point is None or mg.norm is None:
             return
-        parameters = self.multigradient.objective.parameters
-        taken, longest = distance(parameters, start), self.longest * norm / self.smoothness
-        if taken > longest * (1.0 + 1e-6):
-            self.shortened += 1
-            logger.debug("step %d shortened from %.3g to %.3g", self.multigradient.t - 1, taken, longest)
-            for parameter, origin in zip(parameters, start, strict=True):
-                parameter.copy_(torch.lerp(origin, parameter.detach(), longest / taken))
+        taken = distance(mg.objective.parameters, mg.last_point)
+        if taken * self.smoothness > self.trust * max(mg.norm, math.sqrt(self.lengths)):
+            self.doubted = 1
+            logger.debug("step %d is %.3g long, too long for the recursion", mg.t - 1, taken)
+
+    def _mend(self, update: Update) -> Update:
+        """Put the batch's own gradient in the place of a recursion that is not trusted."""
+        self._adds_up = update.anchor is None and update.keep == 1.0
+        if not self.doubted or not self._adds_up:
+            return update
+        # a share of 0 would not look at x_{t-1} at all
+        share = 1e-6 if self.doubted % self.look == 0 else 0.0
+        return Update(keep=share, now=1.0, before=-share, halves=update.halves)
 
     def _judge(self, seen: Observation) -> None:
         if seen.before is None:
@@ -172,9 +215,20 @@ class Safeguard(Stateful):
                 raise _Refused(f"the loss of objective {s} rose from {was:.4g} to {now:.4g} on the same batch")
 
     def _learn(self, seen: Observation) -> None:
-        found = seen.smoothness
-        if found is not None and math.isfinite(found):
-            self.smoothness = found if self.smoothness is None else max(self.memory * self.smoothness, found)
+        if seen.anchored or not self._adds_up:
+            self.doubted = 0
+        elif self.doubted:
+            self.doubted += 1
+            self.alone += 1
+        if seen.change is not None and seen.sq_norm and math.isfinite(seen.change):
+            self.changes = self.memory * self.changes + (1.0 - self.memory) * seen.change**2
+            self.lengths = self.memory * self.lengths + (1.0 - self.memory) * seen.sq_norm
+            if math.sqrt(self.changes / self.lengths) > DIVERGES:
+                self.shortened += 1
+                self.scale *= self.lower
+                logger.debug("step %d: the gradient changes by more than twice its size, shorter steps", seen.step)
+        if seen.smoothness is not None and math.isfinite(seen.smoothness):
+            self.smoothness = max(0.9 * (self.smoothness or 0.0), seen.smoothness)
         losses = [abs(loss) for loss in seen.losses.tolist()]
         if self.level is None:
             self.level = losses
