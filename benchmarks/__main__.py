@@ -21,7 +21,19 @@ from pathlib import Path
 from benchmarks import report
 
 #: in the order of RESULTS.md
-NAMES = ("step_cost", "stages", "engines", "memory", "anchor", "distributed", "end_to_end", "solver", "ranking")
+NAMES = (
+    "step_cost",
+    "stages",
+    "engines",
+    "memory",
+    "anchor",
+    "distributed",
+    "end_to_end",
+    "solver",
+    "ranking",
+    "forced",
+    "hands_free",
+)
 
 _HERE = Path(__file__).parent
 

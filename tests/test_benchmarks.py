@@ -11,7 +11,19 @@ import pytest
 import torch
 
 from benchmarks import __main__ as runner
-from benchmarks import anchor, distributed, end_to_end, engines, memory, report, solver, stages, step_cost
+from benchmarks import (
+    anchor,
+    distributed,
+    end_to_end,
+    engines,
+    forced,
+    hands_free,
+    memory,
+    report,
+    solver,
+    stages,
+    step_cost,
+)
 from benchmarks.timing import Timings, alternate, milliseconds
 from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import find
@@ -19,7 +31,7 @@ from stimulus_moo.lab.data.folders import find
 # torch and TorchJD warn on their own behalf: the profiler, forked workers, deprecated names
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-MODULES = [step_cost, stages, engines, memory, anchor, distributed, end_to_end, solver]
+MODULES = [step_cost, stages, engines, memory, anchor, distributed, end_to_end, solver, forced, hands_free]
 PEERS = {step_cost: ["torchjd"], memory: ["torchjd"], end_to_end: ["torchjd"], solver: ["torchjd", "quadprog"]}
 
 
@@ -31,7 +43,7 @@ def name_of(module: ModuleType) -> str:
 def test_quick_rows_fill_the_columns(module: Any) -> None:
     for peer in PEERS.get(module, []):
         pytest.importorskip(peer)
-    if module is end_to_end:
+    if module in (end_to_end, forced):
         try:
             find("mnist", download=False)
         except DataError as error:
