@@ -13,7 +13,7 @@ from rich.console import Console
 
 from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
 from stimulus_moo.lab.interrupt import Interrupted
-from stimulus_moo.lab.reproduction_page import write_page
+from stimulus_moo.lab.reproduction_page import BEYOND, write_page
 from stimulus_moo.lab.runner import compare, run_study, with_baselines
 from stimulus_moo.lab.watch import Watch
 
@@ -41,10 +41,6 @@ PARTS = (
     Part("multimnist", "guarded"),
     Part("attributes", "paper", {"guard": False}),
 )
-
-
-#: Studies of things the paper does not claim; they have pages of their own.
-BEYOND = ("ranking-scale",)
 
 
 def reproduce(out: Path, page: Path | None, *, seeds: int, data: Path | None, only: Sequence[str]) -> None:
