@@ -9,9 +9,11 @@ class InvalidRankingData(StimulusError, ValueError):
     """Rows, labels, query ids or a file of them cannot be used as given.
 
     >>> from stimulus_moo.ranking import ndcg
-    >>> ndcg([1, 0], [0.5, 0.1, 0.2], [7, 7])
-    Traceback (most recent call last):
-    stimulus_moo.ranking.errors.InvalidRankingData: y_score must hold one finite number per row (2), found shape [3]
+    >>> try:
+    ...     ndcg([1, 0], [0.5, 0.1, 0.2], [7, 7])
+    ... except InvalidRankingData as error:
+    ...     print(error)
+    y_score must hold one finite number per row (2), found shape [3]
     """
 
     page = "docs/ranking.md#data"
