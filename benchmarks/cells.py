@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from stimulus_moo.lab.storage import write_json
+
 #: a cell's settings, and what its run found
 Settings = Mapping[str, Any]
 Found = dict[str, Any]
@@ -50,9 +52,7 @@ def _one_thread() -> None:
 
 
 def _keep(path: Path, cell: Settings, found: Found, place: str) -> None:
-    whole = path.with_suffix(".part")
-    whole.write_text(json.dumps({"cell": dict(cell), "found": found}), encoding="utf-8")
-    whole.replace(path)
+    write_json(path, {"cell": dict(cell), "found": found})
     print(f"{place}: {', '.join(f'{key} {value}' for key, value in cell.items())}: {found}", flush=True)
 
 

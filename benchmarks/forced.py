@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from benchmarks import problems
 from benchmarks.cells import Found, fill
 from benchmarks.problems import CASES
-from stimulus_moo import NonFiniteError, fit
+from stimulus_moo import NonFiniteError
 
 _LR, _TARGET, _BUDGET, _SEEDS, _OTHER_SEEDS = 0.3, 1.0, 30_000, 20, 5
 _FOLDER = Path("runs/benchmarks/forced")
@@ -32,22 +33,9 @@ COLUMNS = [
 
 def train(method: str, guard: bool, seed: int, budget: int) -> Found:
     """Train from one seed; the larger loss is infinite where the run broke off."""
-    made = CASES["multimnist"].make(seed)
+    case = CASES["multimnist"]
     try:
-        result = fit(
-            made.model,
-            made.losses,
-            made.data,
-            method=method,
-            lr=_LR,
-            guard=guard,
-            gradients=budget,
-            steps=budget,
-            batch_size=32,
-            period=32,
-            seed=seed,
-            progress=False,
-        )
+        result = problems.train(case, case.make(seed), seed=seed, budget=budget, method=method, lr=_LR, guard=guard)
     except NonFiniteError:
         return {"loss": 1e9, "steps": 0, "alone": 0, "shortened": 0, "taken_back": 0}
     counts = {name: getattr(result, name) for name in ("steps", "alone", "shortened", "taken_back")}

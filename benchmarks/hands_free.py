@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from benchmarks import problems
 from benchmarks.cells import Found, fill
 from benchmarks.problems import CASES, Case
-from stimulus_moo import NonFiniteError, fit, measure
+from stimulus_moo import NonFiniteError, measure
 
 _SEEDS, _TUNING_SEEDS = (0, 1, 2, 3, 4), (100, 101)
 _FOLDER = Path("runs/benchmarks/hands-free")
@@ -51,22 +52,8 @@ def train(problem: str, method: str, lr: float | str, guard: bool, seed: int, sh
             found.append((statistics.fmean(measured.losses), measured.stationarity))
 
     with suppress(NonFiniteError):
-        fit(
-            made.model,
-            made.losses,
-            made.data,
-            method=method,
-            lr=lr,
-            guard=guard,
-            gradients=budgets[-1],
-            steps=budgets[-1],
-            batch_size=case.batch,
-            period=case.batch,
-            seed=seed,
-            evaluation=batches[:1],
-            callbacks=[look],
-            progress=False,
-        )
+        asked = {"method": method, "lr": lr, "guard": guard, "evaluation": batches[:1], "callbacks": [look]}
+        problems.train(case, made, seed=seed, budget=budgets[-1], **asked)
     found += [(1e9, 1e9)] * (len(budgets) - len(found))
     return {"losses": [_number(loss) for loss, _ in found], "stationarity": [_number(s) for _, s in found]}
 

@@ -1,25 +1,22 @@
-"""Problems for comparisons of methods, by name: a model, its losses, the data, budgets of gradient evaluations."""
+"""Problems for comparisons of methods, by name, with the budgets of gradient evaluations at which they are compared."""
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, softplus
+from torch.nn.functional import cross_entropy, softplus
 
-Losses = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
-
-
-@dataclass(frozen=True)
-class Made:
-    """A problem from a seed, which decides the model's start and, where data is drawn, the data."""
-
-    model: nn.Module
-    losses: Losses
-    data: tuple[Tensor, ...]
+from stimulus_moo import Result, fit
+from stimulus_moo.lab.problem import Problem
+from stimulus_moo.lab.synthetic.point import Point
+from stimulus_moo.lab.synthetic.ridge import multi_objective_ridge
 
 
 @dataclass(frozen=True)
@@ -27,28 +24,32 @@ class Case:
     """A problem, the batch it is trained with (the period is as long), and the budgets at which losses are compared."""
 
     title: str
-    make: Callable[[int], Made]
+    make: Callable[[int], Problem]
     batch: int
     budgets: tuple[int, ...]
     held_out: bool  # was it left aside while the rules were being found?
     grid: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
-def multimnist(seed: int) -> Made:
+def train(case: Case, made: Problem, *, seed: int, budget: int, **options: Any) -> Result:
+    """Return what ``fit`` makes of a problem within a budget of gradient evaluations."""
+    sizes = {"batch_size": case.batch, "period": case.batch, "gradients": budget, "steps": budget}
+    return fit(made.model, made.losses, made.data, seed=seed, progress=False, **sizes, **options)
+
+
+def multimnist(seed: int) -> Problem:
     from stimulus_moo.lab.experiments.multimnist import EXPERIMENT
 
-    built = EXPERIMENT.build(EXPERIMENT.settings, seed, None)
-    return Made(built.model, built.losses, tuple(built.data))
+    return EXPERIMENT.build(EXPERIMENT.settings, seed, None)
 
 
-def river_flow(seed: int) -> Made:
+def river_flow(seed: int) -> Problem:
     from stimulus_moo.lab.experiments.riverflow import EXPERIMENT
 
-    built = EXPERIMENT.build(EXPERIMENT.settings.override({"n": None}), seed, None)
-    return Made(built.model, built.losses, tuple(built.data))
+    return EXPERIMENT.build(EXPERIMENT.settings.override({"n": None}), seed, None)
 
 
-def digits(seed: int) -> Made:
+def digits(seed: int) -> Problem:
     from stimulus_moo.lab.data import load_digits
 
     pairs = load_digits(n_train=1024, n_test=512, seed=0)
@@ -60,18 +61,10 @@ def digits(seed: int) -> Made:
         scores = model(batch[0])
         return torch.stack([cross_entropy(scores[:, :10], batch[1]), cross_entropy(scores[:, 10:], batch[2])])
 
-    return Made(nn.Sequential(*layers), losses, (inputs, *pairs.train[1:]))
+    return Problem(nn.Sequential(*layers), losses, (inputs, *pairs.train[1:]), tasks=("left", "right"))
 
 
-class Point(nn.Module):
-    """A vector to be optimised."""
-
-    def __init__(self, start: Tensor) -> None:
-        super().__init__()
-        self.x = nn.Parameter(start)
-
-
-def logistic(seed: int, *, decay: float = 0.0, n: int = 8192, dimension: int = 50, objectives: int = 3) -> Made:
+def logistic(seed: int, *, decay: float = 0.0, n: int = 8192, dimension: int = 50, objectives: int = 3) -> Problem:
     """Nonconvex regularised logistic regression; features shrink as index^-decay."""
     rng = np.random.default_rng(100 + seed)
     scale = np.arange(1, dimension + 1.0) ** -decay
@@ -81,48 +74,34 @@ def logistic(seed: int, *, decay: float = 0.0, n: int = 8192, dimension: int = 5
     start = torch.tensor(0.1 * rng.standard_normal(dimension))
 
     def losses(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        x = model.x
+        x = model()
         margins = batch[1] * (batch[0] @ x)[:, None]
         return softplus(-margins).mean(0) + 1e-2 * (x * x / (1 + x * x)).sum()
 
-    return Made(Point(start), losses, (torch.tensor(inputs), torch.tensor(np.where(noisy > 0, 1.0, -1.0))))
+    data = torch.tensor(inputs), torch.tensor(np.where(noisy > 0, 1.0, -1.0))
+    return Problem(Point(start), losses, data, tasks=tuple(f"labels {s}" for s in range(objectives)))
 
 
-def ill_conditioned(seed: int) -> Made:
+def ill_conditioned(seed: int) -> Problem:
     return logistic(seed, decay=1.0)
 
 
-def fairness(seed: int) -> Made:
-    """The loss of two groups of patients of scikit-learn's diabetes data; weight decay is part of it."""
-    from sklearn.datasets import load_diabetes
-
-    bundled = load_diabetes()
-    inputs = torch.tensor(bundled.data, dtype=torch.float32)
-    inputs = (inputs - inputs.mean(0)) / inputs.std(0)
-    target = torch.tensor(bundled.target > 140.5, dtype=torch.float32)
-    group = inputs[:, bundled.feature_names.index("sex")] > 0
-    member = torch.stack([group, ~group], dim=1).float()
+def fairness(seed: int) -> Problem:
+    """The loss of two groups of patients, data and losses of examples/fairness.py; weight decay is part of it."""
+    example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "fairness.py"), run_name="example")
     torch.manual_seed(seed)
 
     def losses(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        each = binary_cross_entropy_with_logits(model(batch[0]).squeeze(1), batch[1], reduction="none")
         decay = sum((p.square().sum() for p in model.parameters()), torch.zeros(()))
-        return (batch[2] * each[:, None]).mean(0) + 1e-3 * decay
+        both: Tensor = example["losses"](model, batch)
+        return both + 1e-3 * decay
 
     model = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 1))
-    return Made(model, losses, (inputs, target, member / member.mean(0)))
+    return Problem(model, losses, example["load"](), tasks=("one group", "the other"))
 
 
-def ridge(seed: int) -> Made:
-    """Three linear regressions with one coefficient vector, n = 4096."""
-    rng = np.random.default_rng(200 + seed)
-    inputs = rng.standard_normal((4096, 30)) * np.linspace(0.2, 1.0, 30)
-    targets = inputs @ rng.standard_normal((30, 3)) + rng.standard_normal((4096, 3))
-
-    def losses(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        return (batch[0] @ model.x[:, None] - batch[1]).square().mean(0) + 0.1 * model.x.square().sum()
-
-    return Made(Point(torch.zeros(30, dtype=torch.float64)), losses, (torch.tensor(inputs), torch.tensor(targets)))
+def ridge(seed: int) -> Problem:
+    return multi_objective_ridge(4096, seed=200 + seed, objectives=3, dimension=30, ridge=0.1).problem
 
 
 CASES = {

@@ -98,12 +98,12 @@ def fit(
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
         lr: the step size, or ``"auto"``: read off the batches at two points, see ``SmoothnessLR``.
-        method: a name of ``METHODS``, or ``"auto"``: the one that did best without tuning in our runs, ``"filtered"``.
+        method: a name of ``METHODS``, or ``"auto"``: ``"filtered"``, which needs neither anchor nor period.
         momentum: of the heavy-ball methods.
         batch_size, period: default ceil(sqrt(n)), as the theory asks. Every batch has exactly ``batch_size`` samples;
             the data is reshuffled when fewer are left. ``period="auto"`` anchors when the estimate's error asks for it.
-        guard: keep steps within what is seen to be safe, see ``Safeguard``; False is the method to the letter. While
-            nothing fires, both are the same, bit for bit.
+        guard: no recursion over steps too long for it, and no step that made things much worse, see ``Safeguard``;
+            False is the method to the letter. While nothing fires, both are the same, bit for bit.
         steps: how many steps at most; 1000 when no other limit is given.
         gradients: stop once so many per-sample multi-gradients have been evaluated.
         tolerance: stop once the Pareto stationarity on the evaluation data is at most this.

@@ -406,7 +406,7 @@ class Ledger:
         *,
         at_previous: bool = False,
         probe: Probe | None = None,
-    ) -> Intake:
+    ) -> None:
         """Add ``weight`` times the rows of one piece."""
         in_place = self._pending is not None and self._pending is self.rows
         guard = Guard(self.objective.model, self.objective.parameters) if in_place else None
@@ -420,7 +420,6 @@ class Ledger:
         self.engine.differentiate(evaluated.graphs, self.objective.parameters, intake, large=large)
         target.settle()
         account.add(evaluated.losses, piece.size)
-        return intake
 
     def _target(self, graphs: Sequence[Tensor]) -> Rows:
         """Return U_t, with room for what these losses reach if they are the first."""

@@ -527,7 +527,7 @@ class MultiGradient(Stateful):
                 "step",
                 f"the step from {seen.step - 1} to {seen.step} was {taken:.3g} times the gradient, which is "
                 f"{taken * smoothness:.0f} times 1/L for the smoothness L = {smoothness:.3g} seen on the way, and the "
-                "loss rose; take a smaller learning rate, or let Safeguard(optimizer, multigradient) keep steps short; "
+                "loss rose; take a smaller learning rate, or put Safeguard(optimizer, multigradient) around it; "
                 "see docs/guides/step-size.md",
             )
 

@@ -123,7 +123,7 @@ class StreamedLedger(ShardedLedger):
         *,
         at_previous: bool = False,
         probe: Probe | None = None,
-    ) -> Intake:
+    ) -> None:
         evaluated = self.objective.evaluate(piece.content, step)
         graphs = evaluated.graphs
         self._round(active=True, own=(len(graphs), self._masks(graphs)))
@@ -138,7 +138,6 @@ class StreamedLedger(ShardedLedger):
                 target.add_nothing(s)
             raise
         account.add(evaluated.losses, piece.size)
-        return intake
 
     def _sum(self, account: Account, spread: Spread, *, last: bool = True) -> Spread:
         """Wait for the others; then the pending rows are the sums already, and the accounts are summed up."""

@@ -97,7 +97,7 @@ OPTIONS: dict[str, SettingOption] = {
     "momentum": SettingOption(float, "Momentum of the heavy-ball methods.", 0, 1),
     "batch_size": SettingOption(int, "Samples per mini-batch.", 1),
     "period": SettingOption(str, "Steps between two anchors, q in the paper, or auto.", parse=_period),
-    "guard": SettingOption(bool, "Keep steps within what is seen to be safe; --no-guard is the method to the letter."),
+    "guard": SettingOption(bool, "Act on steps seen to be too long; --no-guard is the method to the letter."),
     "steps": SettingOption(int, "Stop after so many steps.", 1),
     "gradients": SettingOption(int, "Stop after so many per-sample multi-gradient evaluations.", 1),
     "n": SettingOption(int, "Size of the training set.", 1),

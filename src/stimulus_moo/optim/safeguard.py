@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stimulus_moo.errors import InvalidOption, NonFiniteError
+from stimulus_moo.errors import NonFiniteError
 from stimulus_moo.estimators import Update
 from stimulus_moo.ledger import Account
 from stimulus_moo.multigradient import MultiGradient, Step
+from stimulus_moo.optim.pair import check_pair
 from stimulus_moo.options import positive_integer, real
 from stimulus_moo.probe import Observation, distance
 from stimulus_moo.state import Stateful
@@ -116,10 +117,7 @@ class Safeguard(Stateful):
         patience: int = 16,
         look: int = 4,
     ) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise InvalidOption(f"optimizer must be a torch.optim.Optimizer, found {optimizer!r}")
-        if not isinstance(multigradient, MultiGradient):
-            raise InvalidOption(f"multigradient must be a MultiGradient, found {multigradient!r}")
+        check_pair(optimizer, multigradient)
         self.optimizer = optimizer
         self.multigradient = multigradient
         self.trust = real("trust", trust, low=0.0, open_low=True)
@@ -223,7 +221,7 @@ class Safeguard(Stateful):
         if seen.change is not None and seen.sq_norm and math.isfinite(seen.change):
             self.changes = self.memory * self.changes + (1.0 - self.memory) * seen.change**2
             self.lengths = self.memory * self.lengths + (1.0 - self.memory) * seen.sq_norm
-            if math.sqrt(self.changes / self.lengths) > DIVERGES:
+            if (self.turn or 0.0) > DIVERGES:
                 self.shortened += 1
                 self.scale *= self.lower
                 logger.debug("step %d: the gradient changes by more than twice its size, shorter steps", seen.step)

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.multigradient import MultiGradient
+from stimulus_moo.optim.pair import check_pair
 from stimulus_moo.options import real
 from stimulus_moo.probe import Observation, length
 from stimulus_moo.state import Stateful
@@ -69,10 +70,7 @@ class SmoothnessLR(Stateful):
     def __init__(
         self, optimizer: Optimizer, multigradient: MultiGradient, *, memory: float = 0.95, growth: float = 1.2
     ) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise InvalidOption(f"optimizer must be a torch.optim.Optimizer, found {optimizer!r}")
-        if not isinstance(multigradient, MultiGradient):
-            raise InvalidOption(f"multigradient must be a MultiGradient, found {multigradient!r}")
+        check_pair(optimizer, multigradient)
         if not multigradient.estimator.two_point:
             raise InvalidOption(
                 "lr='auto' and SmoothnessLR read the step size off a batch at two points, but "
