@@ -138,6 +138,7 @@ _TABLE = (
         "page-moo-m", "PAGE-MOO-M", lambda s: Page(s.anchor(), s.odds(), seed=s.seed), lambda s: MinNorm(), heavy_ball
     ),
     Method("filtered", "Filtered STIMULUS", lambda s: Filtered(), lambda s: MinNorm(), sgd),
+    Method("filtered-m", "Filtered STIMULUS-M", lambda s: Filtered(), lambda s: MinNorm(), heavy_ball),
     Method(
         "vr-scalarisation",
         "VR scalarisation",
@@ -153,7 +154,7 @@ _TABLE = (
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
 
 #: What ``method="auto"`` takes: docs/hands-free.md says why.
-AUTO_METHOD = "filtered"
+AUTO_METHOD = "filtered-m"
 
 #: The nine methods the paper names.
 PAPER_METHODS = tuple(METHODS)[:9]

@@ -24,7 +24,6 @@ from stimulus_moo.metrics import Measurement, measure_with
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.objective import Losses, Objective
 from stimulus_moo.optim import Safeguard, SmoothnessLR
-from stimulus_moo.optim.smoothness_lr import MOST
 from stimulus_moo.random_clock import RandomClock
 from stimulus_moo.result import History, Result
 from stimulus_moo.sources import Stream
@@ -76,8 +75,7 @@ class Run:
         if self.schedule is not None and scheduler is not None:
             raise InvalidOption("lr='auto' is a schedule of its own, found a scheduler beside it; give one of the two")
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
-        trust = 1.0 if self.schedule is None else MOST
-        self.guard = Safeguard(self.optimizer, self.multigradient, trust=trust) if guard else None
+        self.guard = Safeguard(self.optimizer, self.multigradient) if guard else None
         if mu is not None and settings.lr == "auto":
             raise InvalidOption("the random clock of mu needs a number for lr, found 'auto'")
         self.clock = None if mu is None else RandomClock(parameters, mu=mu, lr=settings.rate, seed=settings.seed)

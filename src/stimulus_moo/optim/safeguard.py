@@ -19,6 +19,7 @@ from stimulus_moo.estimators import Update
 from stimulus_moo.ledger import Account
 from stimulus_moo.multigradient import MultiGradient, Step
 from stimulus_moo.optim.pair import check_pair
+from stimulus_moo.optim.turn import Turn
 from stimulus_moo.options import positive_integer, real
 from stimulus_moo.probe import Observation, distance
 from stimulus_moo.state import Stateful
@@ -66,8 +67,7 @@ class Safeguard(Stateful):
     Args:
         optimizer: any ``torch.optim`` optimizer on the model's parameters.
         multigradient: the ``MultiGradient`` that fills their gradients.
-        trust: the longest step over which the recursion goes on, in units of ||d|| / L. ``SmoothnessLR`` takes steps of
-            up to 2/L: give it 2.
+        trust: the longest step over which the recursion goes on, in units of ||d|| / L.
         memory: share of the old values in the running means of ``turn``.
         rise, margin: how much a loss of the same batch may rise, against its value and against its running mean.
         shorten: what is left of a step that is taken back, and of the learning rate.
@@ -99,7 +99,7 @@ class Safeguard(Stateful):
     (True, True)
     """
 
-    state_names = ("smoothness", "changes", "lengths", "doubted", "scale", "alone", "shortened", "taken_back", "level")
+    state_names = ("smoothness", "_turn", "doubted", "scale", "alone", "shortened", "taken_back", "level")
     optional_names = MappingProxyType({"smoothness": float, "level": list})
 
     def __init__(
@@ -121,7 +121,6 @@ class Safeguard(Stateful):
         self.optimizer = optimizer
         self.multigradient = multigradient
         self.trust = real("trust", trust, low=0.0, open_low=True)
-        self.memory = real("memory", memory, low=0.0, high=1.0)
         self.rise = real("rise", rise, low=0.0, open_low=True)
         self.margin = real("margin", margin, low=0.0, open_low=True)
         self.shorten = real("shorten", shorten, low=0.0, high=1.0, open_low=True)
@@ -130,8 +129,7 @@ class Safeguard(Stateful):
         self.patience = positive_integer("patience", patience)
         self.look = positive_integer("look", look)
         self.smoothness: float | None = None  # L
-        self.changes = 0.0  # mean of ||sum_s lambda^s D^s||^2
-        self.lengths = 0.0  # mean of ||d||^2
+        self._turn = Turn(memory)
         self.doubted = 0  # how many steps ago the recursion was given up, counted from 1; 0 while it goes on
         self._adds_up = False  # does the estimator, at this step, add a difference to what it has?
         self.scale = 1.0  # what the learning rate is multiplied by
@@ -144,7 +142,7 @@ class Safeguard(Stateful):
     @property
     def turn(self) -> float | None:
         """How much the gradient changes in a step against its size; None before it was seen."""
-        return math.sqrt(self.changes / self.lengths) if self.lengths else None
+        return self._turn.value
 
     def backward(self, batch: Any = None) -> Step:
         """Do what ``MultiGradient.backward`` does, after taking the last step back as often as need be.
@@ -191,7 +189,7 @@ class Safeguard(Stateful):
         if self.doubted or not self.smoothness or mg.last_point is None or mg.norm is None:
             return
         taken = distance(mg.objective.parameters, mg.last_point)
-        if taken * self.smoothness > self.trust * max(mg.norm, math.sqrt(self.lengths)):
+        if taken * self.smoothness > self.trust * max(mg.norm, math.sqrt(self._turn.lengths)):
             self.doubted = 1
             logger.debug("step %d is %.3g long, too long for the recursion", mg.t - 1, taken)
 
@@ -218,13 +216,10 @@ class Safeguard(Stateful):
         elif self.doubted:
             self.doubted += 1
             self.alone += 1
-        if seen.change is not None and seen.sq_norm and math.isfinite(seen.change):
-            self.changes = self.memory * self.changes + (1.0 - self.memory) * seen.change**2
-            self.lengths = self.memory * self.lengths + (1.0 - self.memory) * seen.sq_norm
-            if (self.turn or 0.0) > DIVERGES:
-                self.shortened += 1
-                self.scale *= self.lower
-                logger.debug("step %d: the gradient changes by more than twice its size, shorter steps", seen.step)
+        if self._turn.learn(seen) and (self.turn or 0.0) > DIVERGES:
+            self.shortened += 1
+            self.scale *= self.lower
+            logger.debug("step %d: the gradient changes by more than twice its size, shorter steps", seen.step)
         if seen.smoothness is not None and math.isfinite(seen.smoothness):
             self.smoothness = max(0.9 * (self.smoothness or 0.0), seen.smoothness)
         losses = [abs(loss) for loss in seen.losses.tolist()]

@@ -1,45 +1,62 @@
-"""A step size without a number: 1 over the smoothness seen, times a factor that the losses themselves adjust."""
+"""A step size without a number: the distance gone over the gradients seen, held where steps are stable."""
 
 from __future__ import annotations
 
 import math
 from types import MappingProxyType
+from typing import Any
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
-from stimulus_moo.errors import InvalidOption
+from stimulus_moo.errors import InvalidOption, StateMismatch
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim.pair import check_pair
+from stimulus_moo.optim.turn import Turn
 from stimulus_moo.options import real
-from stimulus_moo.probe import Observation, length
+from stimulus_moo.probe import Observation, distance, length
 from stimulus_moo.state import Stateful
 
-#: the largest c
-MOST = 2.0
+#: the ``turn`` above which steps become shorter and below which they may be as long as the distance rule says
+LONG, SHORT = 1.5, 0.7
+
+#: what is left of c for every time the last step was taken back
+TAKEN_BACK = 0.8
 
 
 class SmoothnessLR(Stateful):
-    r"""Sets an optimizer's learning rate from what ``MultiGradient`` sees of a batch at two points.
+    r"""Sets an optimizer's learning rate from the way gone so far and from a batch at two points.
 
     .. code-block:: text
 
-        L   <- max(memory L, ||sum_s lambda^s D^s|| / ||x_t - x_{t-1}||)
-        rho <- 0.9 rho + 0.1 (decrease of the lambda-weighted loss of the batch) / (||d_{t-1}|| ||x_t - x_{t-1}||)
-        c   <- 1.02 c  if rho > 0.3  (the loss falls as the gradient promises: longer steps can pay),
-               0.9 c   if rho < 0,   and half of it for every time a Safeguard took the step back;    1/10 <= c <= 2
-        eta <- min(c / L, growth eta)
+        r    <- max(r, ||x_t - x_0||)                             first: reach (1 + ||x_0||)
+        G    <- G + ||d_t||^2
+        turn =  sqrt(mean of ||D||^2 / mean of ||d_{t-1}||^2)     D = sum_s lambda^s (grad f_A^s(x_t) - grad f_A^s(x_{t-1}))
+        c    <- (1 - 3/t) c  if turn > 1.5,  (1 + 3/t) c  if turn < 0.7,  0.8 c for every time a Safeguard took
+                the step back;  c <= 1, and 3/t is at most 1/5
+        eta  <- (1 - momentum) c r / sqrt(G)
 
-    The first step moves the parameters by a thousandth of their norm. Until ``step`` is called for the first time the
-    rate is 0, so that the optimizer cannot move with a rate nobody chose. Call it between ``backward`` and the
-    optimizer's step. Groups keep the ratio of their rates to the first group's.
+    Without c this is DoG, "distance over gradients" (Ivgi, Hinder and Carmon, 2023): from a first step of a thousandth
+    of the parameters' norm the rate grows quickly to what the distance to a solution allows. G stops growing where
+    variance reduction lets d vanish, so the rate does not decay then. c holds it where the gradient does not turn
+    round at every step; it moves by 3/t, quickly at first and ever more slowly.
 
-    It is meant for SGD and ``HeavyBall``; it needs an estimator that evaluates two points.
+    Until ``step`` is called for the first time the rate is 0, so that the optimizer cannot move with a rate nobody
+    chose. Call it between ``backward`` and the optimizer's step. Groups keep the ratio of their rates to the first
+    group's.
+
+    It is meant for SGD and ``HeavyBall``; it needs an estimator that evaluates two points. It keeps a copy of x_0.
 
     Args:
         optimizer: its learning rates are set from here on.
         multigradient: it is watched from here on.
-        memory: share of the last L that stays.
-        growth: the most by which the rate grows in a step.
+        reach: how far the first step goes, in units of 1 + ||x_0||.
+
+    Attributes:
+        lr: the rate of the first group, None before the first step.
+        factor: c.
+        turn: as above, or None.
 
     Raises:
         InvalidOption: the estimator evaluates one point only, so nothing can be seen.
@@ -60,16 +77,14 @@ class SmoothnessLR(Stateful):
     ...     step = mg.backward(batch)
     ...     schedule.step()
     ...     optimizer.step()
-    >>> pareto_stationarity(model, losses, [(x, y)]) < 1e-6 * before
+    >>> pareto_stationarity(model, losses, [(x, y)]) < 1e-4 * before
     True
     """
 
-    state_names = ("lr", "smoothness", "factor", "ratio")
-    optional_names = MappingProxyType({"lr": float, "smoothness": float})
+    state_names = ("lr", "origin", "reached", "gradients", "factor", "t", "_turn")
+    optional_names = MappingProxyType({"lr": float, "origin": list})
 
-    def __init__(
-        self, optimizer: Optimizer, multigradient: MultiGradient, *, memory: float = 0.95, growth: float = 1.2
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, multigradient: MultiGradient, *, reach: float = 1e-3) -> None:
         check_pair(optimizer, multigradient)
         if not multigradient.estimator.two_point:
             raise InvalidOption(
@@ -79,16 +94,23 @@ class SmoothnessLR(Stateful):
             )
         self.optimizer = optimizer
         self.multigradient = multigradient
-        self.memory = real("memory", memory, low=0.0, high=1.0)
-        self.growth = real("growth", growth, low=1.0)
-        self.lr: float | None = None  # eta of the first group
-        self.smoothness: float | None = None  # L
+        self.reach = real("reach", reach, low=0.0, open_low=True)
+        self.lr: float | None = None
+        self.origin: list[Tensor] | None = None  # x_0
+        self.reached = 0.0  # r
+        self.gradients = 0.0  # G
         self.factor = 1.0  # c
-        self.ratio = 0.5  # rho
+        self.t = 0
+        self._turn = Turn()
         first = float(optimizer.param_groups[0]["lr"])
         self._ratios = [float(group["lr"]) / first if first else 1.0 for group in optimizer.param_groups]
         multigradient.watch()
         self._set(0.0)
+
+    @property
+    def turn(self) -> float | None:
+        """How much the gradient changes in a step against its size; None before it was seen."""
+        return self._turn.value
 
     def step(self) -> None:
         """Set the learning rate for the step that comes next."""
@@ -96,34 +118,43 @@ class SmoothnessLR(Stateful):
         norm = self.multigradient.norm
         if seen is None or not norm:
             return
+        here = [parameter.detach() for parameter in self.multigradient.objective.parameters]
+        if self.origin is None:
+            self.origin = [value.clone() for value in here]
+            self.reached = self.reach * (1.0 + length(here))
+        self.reached = max(self.reached, distance(here, self.origin))
+        self.gradients += norm**2
+        self.t += 1
         self._learn(seen)
-        if self.lr is None:
-            reach = max(1.0, length([p.detach() for p in self.multigradient.objective.parameters]))
-            self.lr = 1e-3 * reach / norm
-        elif self.smoothness:
-            self.lr = min(self.factor / self.smoothness, self.growth * self.lr)
-        self._set(self.lr)
+        self._set(self.factor * self.reached / math.sqrt(self.gradients))
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def check_state(self, state: Any, path: str = "") -> None:
+        """Raise StateMismatch if ``state`` does not fit, the parameters' shapes included."""
+        super().check_state(state, path)
+        if state["origin"] is not None:
+            found = [list(value.shape) if isinstance(value, Tensor) else value for value in state["origin"]]
+            needed = [list(parameter.shape) for parameter in self.multigradient.objective.parameters]
+            if found != needed:
+                raise StateMismatch(f"{path or self.kind}.origin must have the shapes {needed}, found {found}")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a saved state, and set the learning rate it says."""
         super().load_state_dict(state)
-        self._set(self.lr or 0.0)
+        if self.origin is not None:
+            parameters = self.multigradient.objective.parameters
+            self.origin = [torch.as_tensor(o).to(p) for o, p in zip(self.origin, parameters, strict=True)]
+        self._set(self.factor * self.reached / math.sqrt(self.gradients) if self.gradients else 0.0)
 
     def _learn(self, seen: Observation) -> None:
-        self.factor = max(self.factor * 0.5**seen.retries, 0.1)
-        found = seen.smoothness
-        if found is None or not math.isfinite(found) or not seen.sq_norm or not seen.moved:
-            return
-        self.smoothness = found if self.smoothness is None else max(self.memory * self.smoothness, found)
-        decrease = seen.decrease
-        assert decrease is not None
-        promised = math.sqrt(seen.sq_norm) * seen.moved
-        self.ratio = 0.9 * self.ratio + 0.1 * min(max(decrease / promised, -2.0), 2.0)
-        if self.ratio > 0.3:
-            self.factor = min(self.factor * 1.02, MOST)
-        elif self.ratio < 0.0:
-            self.factor = max(self.factor * 0.9, 0.1)
+        share = min(3.0 / self.t, 0.2)
+        self.factor *= TAKEN_BACK**seen.retries
+        looked, turn = self._turn.learn(seen), self.turn
+        if turn is not None and turn < SHORT:
+            self.factor = min(self.factor * (1.0 + share), 1.0)
+        elif turn is not None and turn > LONG and looked:
+            self.factor *= 1.0 - share
 
     def _set(self, rate: float) -> None:
         for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
-            group["lr"] = rate * ratio
+            group["lr"] = rate * ratio * (1.0 - group.get("momentum", 0.0))
+        self.lr = float(self.optimizer.param_groups[0]["lr"]) if rate else None
