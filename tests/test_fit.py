@@ -342,11 +342,13 @@ def test_a_step_size_far_too_long_trains_under_the_guard() -> None:
     assert max(result.losses) < 2 * max(train(lr=0.05, steps=200).losses)
 
 
-@pytest.mark.parametrize("method", ["stimulus", "stimulus-m", "stimulus+", "moco+", "page-moo", "filtered", "auto"])
+@pytest.mark.parametrize(
+    "method", ["stimulus", "stimulus-m", "stimulus+", "moco+", "page-moo", "filtered", "smgd", "auto"]
+)
 def test_a_step_size_is_found(method: str) -> None:
     result = train(lr="auto", method=method, steps=300)
     assert result.stationarity < 1e-3 * train(lr=1e-9, method=method, steps=1).stationarity
-    assert result.method == ("filtered" if method == "auto" else method)
+    assert result.method == ("filtered-m" if method == "auto" else method)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +370,7 @@ def test_hands_free_runs_resume_as_if_never_stopped(options: dict[str, Any], sto
     ("options", "message"),
     [
         ({"lr": "fast"}, "lr must be"),
-        ({"lr": "auto", "method": "smgd"}, "MiniBatch evaluates one"),
+        ({"lr": "auto", "method": "scalarisation-adam"}, "Adam divides the gradient by its size"),
         ({"lr": "auto", "mu": 0.5}, "needs a number for lr"),
         ({"lr": "auto", "scheduler": lambda o: torch.optim.lr_scheduler.ConstantLR(o)}, "found a scheduler beside it"),
         ({"guard": 1}, "guard must be True or False"),

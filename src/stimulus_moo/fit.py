@@ -97,8 +97,8 @@ def fit(
         losses: ``losses(model, batch)`` returns the S mean losses of a batch.
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
-        lr: the step size, or ``"auto"``: read off the batches at two points, see ``SmoothnessLR``.
-        method: a name of ``METHODS``, or ``"auto"``: ``"filtered"``, which needs neither anchor nor period.
+        lr: the step size, or ``"auto"``: the distance gone over the gradients seen, see ``SmoothnessLR``.
+        method: a name of ``METHODS``, or ``"auto"``: ``"filtered-m"``, which needs neither anchor nor period.
         momentum: of the heavy-ball methods.
         batch_size, period: default ceil(sqrt(n)), as the theory asks. Every batch has exactly ``batch_size`` samples;
             the data is reshuffled when fewer are left. ``period="auto"`` anchors when the estimate's error asks for it.
@@ -237,6 +237,7 @@ def fit(
             if run.step % every == 0:
                 save()
     save()
+    run.settle()
     return run.result(stopped)
 
 

@@ -82,12 +82,14 @@ class Run:
         self.history = History()
         self.batches = Batches(settings)
         self.step = 0
+        self._last: tuple[Any] | None = None  # the batch of the last step made here, which may be None
         self._measured: tuple[int, Measurement] | None = None
 
     def advance(self) -> dict[str, Any]:
         """Take one step and record it; a step that is skipped moves nothing but on to the next batch."""
         batch = self.batches.at(self.step)
         step = (self.guard or self.multigradient).backward(batch)
+        self._last = (batch,)
         if not step.skipped:
             if self.clock is not None:
                 self.clock.update()
@@ -109,6 +111,15 @@ class Run:
             self.history.skip()
         self.step += 1
         return self.history.last()
+
+    def settle(self) -> None:
+        """Judge the last step, which no further one will."""
+        if self.guard is not None and self._last is not None:
+            before = self.guard.taken_back
+            stream = isinstance(self.settings.source, Stream)
+            self.guard.settle(self._last[0] if stream else self.batches.at(self.step))
+            if self.guard.taken_back > before:
+                self._measured = None
 
     def evaluate(self) -> Measurement | None:
         """Measure the model where it stands, once per step; None for a stream without evaluation data.

@@ -1,15 +1,25 @@
-"""A step size without a number: it starts small, finds 1/L, and follows what the losses say."""
+"""A step size without a number: the distance gone over the gradients seen, from a small first step on."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import InvalidOption, MiniBatch, MultiGradient, Recursive, SmoothnessLR
-from tests.test_probe import X, Y, losses, network
+from stimulus_moo import (
+    HeavyBall,
+    InvalidOption,
+    MiniBatch,
+    MultiGradient,
+    Recursive,
+    Safeguard,
+    SmoothnessLR,
+    StateMismatch,
+)
+from tests.test_probe import X, Y, flat, losses, network
 
 
 def bowl(model: Any, b: Tensor) -> Tensor:
@@ -19,14 +29,15 @@ def bowl(model: Any, b: Tensor) -> Tensor:
     return torch.stack([(stretch * (x - c).square()).sum() for c in (1.0, 1.0)]) + 0.0 * b.mean()
 
 
-def descend(steps: int) -> tuple[nn.Linear, SmoothnessLR]:
+def descend(steps: int, scale: float = 1.0) -> tuple[nn.Linear, SmoothnessLR]:
     model = nn.Linear(2, 1, bias=False).double()
     nn.init.constant_(model.weight, 3.0)
     data = torch.ones(4, 1, dtype=torch.float64)
-    mg = MultiGradient(model, bowl, Recursive([data], 10))
+    mg = MultiGradient(model, lambda m, b: scale * bowl(m, b), Recursive([data], 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=123.0)
     schedule = SmoothnessLR(optimizer, mg)
     assert optimizer.param_groups[0]["lr"] == 0.0  # nobody has chosen a rate yet
+    assert schedule.lr is None
     for _ in range(steps):
         mg.backward(data[:2])
         schedule.step()
@@ -34,30 +45,45 @@ def descend(steps: int) -> tuple[nn.Linear, SmoothnessLR]:
     return model, schedule
 
 
-def test_the_first_step_is_small_and_the_rate_grows_at_most_by_the_factor() -> None:
-    _, first = descend(1)
-    _, third = descend(3)
-    assert first.lr is not None
-    assert third.lr is not None
-    assert third.lr <= first.lr * 1.2**2 * (1 + 1e-12)
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_every_rate_is_the_distance_over_the_gradients(momentum: float) -> None:
+    model = network()
+    mg = MultiGradient(model, losses, Recursive([(X, Y)], 5))
+    optimizer = HeavyBall(model.parameters(), lr=1.0, momentum=momentum)
+    schedule = SmoothnessLR(optimizer, mg, reach=0.01)
+    start, reached, total = flat(model), 0.01 * (1 + flat(model).norm().item()), 0.0
+    for k in range(30):
+        step = mg.backward((X[8 * k % 40 : 8 * k % 40 + 8], Y[8 * k % 40 : 8 * k % 40 + 8]))
+        reached = max(reached, (flat(model) - start).norm().item())
+        total += step.sq_norm.item()
+        schedule.step()
+        assert schedule.lr == pytest.approx((1 - momentum) * reached / math.sqrt(total))
+        optimizer.step()
 
 
-def test_the_rate_settles_near_one_over_l() -> None:
-    model, schedule = descend(200)
-    assert 0.5 / 8 < schedule.lr < 4.0 / 2
+def test_the_first_step_goes_as_far_as_it_may() -> None:
+    model, _ = descend(1)
+    assert (model.weight - 3.0).norm().item() == pytest.approx(1e-3 * (1 + math.sqrt(18.0)))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_the_scale_of_the_losses_does_not_matter(scale: float) -> None:
+    model, schedule = descend(200, scale)
+    assert 0.25 / 8 < scale * schedule.lr < 4.0 / 2
     assert (model.weight - 1.0).abs().max() < 1e-3
 
 
-def test_a_model_trains_without_a_number() -> None:
+@pytest.mark.parametrize("estimator", ["recursive", "mini-batch"])
+def test_a_model_trains_without_a_number(estimator: str) -> None:
     model = network()
-    mg = MultiGradient(model, losses, Recursive([(X, Y)], 5))
+    mg = MultiGradient(model, losses, Recursive([(X, Y)], 5) if estimator == "recursive" else MiniBatch())
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    schedule = SmoothnessLR(optimizer, mg)
+    schedule, guard = SmoothnessLR(optimizer, mg), Safeguard(optimizer, mg)
     before = losses(model, (X, Y)).max()
     for k in range(200):
-        mg.backward((X[8 * k % 40 : 8 * k % 40 + 8], Y[8 * k % 40 : 8 * k % 40 + 8]))
+        guard.backward((X[8 * k % 40 : 8 * k % 40 + 8], Y[8 * k % 40 : 8 * k % 40 + 8]))
         schedule.step()
-        optimizer.step()
+        guard.step()
     assert losses(model, (X, Y)).max() < 0.6 * before
 
 
@@ -82,12 +108,16 @@ def test_the_state_round_trips_and_sets_the_rate() -> None:
     mg = MultiGradient(model, bowl, Recursive([torch.ones(4, 1)], 10))
     fresh = SmoothnessLR(torch.optim.SGD(model.parameters(), lr=5.0), mg)
     fresh.load_state_dict(schedule.state_dict())
-    assert fresh.state_dict() == schedule.state_dict()
+    assert str(fresh.state_dict()) == str(schedule.state_dict())
     assert fresh.optimizer.param_groups[0]["lr"] == schedule.lr
+    for origin in ([torch.zeros(3)], [], [1.0]):
+        with pytest.raises(StateMismatch, match="origin must have the shapes"):
+            fresh.load_state_dict({**schedule.state_dict(), "origin": origin})
+    assert fresh.lr == schedule.lr
 
 
-def test_one_point_is_refused() -> None:
+def test_adam_is_refused() -> None:
     model = network()
     mg = MultiGradient(model, losses, MiniBatch())
-    with pytest.raises(InvalidOption, match="MiniBatch evaluates one"):
-        SmoothnessLR(torch.optim.SGD(model.parameters(), lr=1.0), mg)
+    with pytest.raises(InvalidOption, match="Adam divides the gradient by its size"):
+        SmoothnessLR(torch.optim.Adam(model.parameters(), lr=1.0), mg)

@@ -26,11 +26,23 @@ from stimulus_moo.state import Stateful
 
 logger = logging.getLogger("stimulus_moo")
 
-#: the ``turn`` from which gradient descent diverges on a quadratic, and one that leaves room for far longer steps
-DIVERGES, SHORT = 2.0, 0.1
+#: the ``turn`` above which steps are made shorter, below which they may be longer again, and far longer
+LONG, SHORT, TINY = 1.5, 0.7, 0.1
 
-#: growth of a lowered learning rate while ``turn`` is below SHORT
+#: by what share c moves in step t: QUICK / t, between these
+QUICK, LEAST, MOST = 3.0, 0.003, 0.2
+
+#: what c becomes for every time a step is taken back, as a share of what was too long
+TAKEN_BACK = 0.8
+
+#: growth of a shortened learning rate while ``turn`` is below TINY
 HURRY = 1.5
+
+#: a loss so many times its running mean makes one look at x_{t-1} too
+DOUBTFUL = 3.0
+
+#: stands for "as good as nothing" of the gradient at x_{t-1}; with 0 no batch would be evaluated there at all
+LOOK = 1e-6
 
 
 class Safeguard(Stateful):
@@ -46,16 +58,19 @@ class Safeguard(Stateful):
 
     - ``||x_{t+1} - x_t|| > trust ||d|| / L``: a step too long for the recursion. Its error grows with the square of
       that length and stays until the next anchor, so until then the estimate is the batch's own gradient, as in SMGD,
-      which stands longer steps. Every ``look``-th of these steps evaluates two points all the same. (||d|| is that of
-      this step or of the steps before it, whatever is larger: with momentum d may vanish where the path turns.)
-    - ``turn > 2``: steps this long diverge on a quadratic, and the learning rate is multiplied by ``lower``.
+      which stands longer steps. The first of these steps and every ``look``-th after it evaluate two points all the
+      same, and so does any one-point step whose loss is three times its running mean. (||d|| is that of this step or of
+      the steps before it, whatever is larger: with momentum d may vanish where the path turns.)
+    - ``turn > 1.5``: steps near the length from which gradient descent diverges on a quadratic, 2. The learning rate is
+      multiplied by c <= 1, and c by 1 - 3/t now, by 1 + 3/t while turn < 0.7 (3/t kept within 0.003 and 0.2).
     - ``f_A^s(x_t) > f_A^s(x_{t-1}) + rise |f_A^s(x_{t-1})| + margin (its mean so far)`` for some objective s, or a loss
       or gradient at x_t is not finite: the step is taken back. The parameters go to x_{t-1} + shorten (x_t - x_{t-1}),
       momentum is dropped (the optimizer's state is cleared), and the batch is evaluated again; the k-th time in a row
-      only shorten^k of what was left stays, and the last time nothing. The learning rate is shortened as the step was.
+      only shorten^k of what was left stays, and the last time nothing. The learning rate is shortened as the step was,
+      and recovers by the factor ``recover`` each step, faster while turn < 0.1, up to c, which becomes four fifths of
+      the share that was too long. The last step of a training is judged by ``settle``.
 
-    A learning rate that was made smaller recovers by the factor ``recover`` each step, faster while ``turn`` is below
-    1/10. All is counted and logged, and what was evaluated for a step that was taken back is in the counters. All comes
+    All is counted and logged, and what was evaluated for a step that was taken back is in the counters. All comes
     from evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``, ``Filtered``) make anyway. While
     nothing fires, parameters and optimizer are what they would be without it, bit for bit; with one-point estimators
     nothing can be compared, and nothing is done. The first rule is for estimators that add differences up without end,
@@ -71,16 +86,16 @@ class Safeguard(Stateful):
         memory: share of the old values in the running means of ``turn``.
         rise, margin: how much a loss of the same batch may rise, against its value and against its running mean.
         shorten: what is left of a step that is taken back, and of the learning rate.
-        lower: what is left of the learning rate where ``turn`` exceeds 2.
-        recover: growth of the learning rate afterwards, up to what the optimizer says.
+        recover: growth of the learning rate after a step was taken back, up to c times what the optimizer says.
         patience: how often one step is taken back at most, the last time to where it began.
-        look: how often two points are evaluated while the recursion is not trusted.
+        look: at which share of the steps two points are evaluated while the recursion is not trusted: 1/look.
 
     Attributes:
         smoothness: L as known so far, or None.
         turn: as above, or None.
         alone: how many steps took their batch's own gradient.
-        shortened: how often the learning rate was lowered because ``turn`` exceeded 2.
+        factor: c.
+        shortened: how often c was lowered because ``turn`` exceeded 1.5.
         taken_back: how many steps were taken back.
 
     >>> import torch
@@ -99,7 +114,10 @@ class Safeguard(Stateful):
     (True, True)
     """
 
-    state_names = ("smoothness", "_turn", "doubted", "scale", "alone", "shortened", "taken_back", "level")
+    state_names = (
+        *("smoothness", "_turn", "level", "doubted", "t", "factor", "scale"),
+        *("alone", "shortened", "taken_back"),
+    )
     optional_names = MappingProxyType({"smoothness": float, "level": list})
 
     def __init__(
@@ -112,7 +130,6 @@ class Safeguard(Stateful):
         rise: float = 0.5,
         margin: float = 0.1,
         shorten: float = 0.25,
-        lower: float = 0.8,
         recover: float = 1.03,
         patience: int = 16,
         look: int = 4,
@@ -124,7 +141,6 @@ class Safeguard(Stateful):
         self.rise = real("rise", rise, low=0.0, open_low=True)
         self.margin = real("margin", margin, low=0.0, open_low=True)
         self.shorten = real("shorten", shorten, low=0.0, high=1.0, open_low=True)
-        self.lower = real("lower", lower, low=0.0, high=1.0, open_low=True)
         self.recover = real("recover", recover, low=1.0)
         self.patience = positive_integer("patience", patience)
         self.look = positive_integer("look", look)
@@ -132,7 +148,10 @@ class Safeguard(Stateful):
         self._turn = Turn(memory)
         self.doubted = 0  # how many steps ago the recursion was given up, counted from 1; 0 while it goes on
         self._adds_up = False  # does the estimator, at this step, add a difference to what it has?
-        self.scale = 1.0  # what the learning rate is multiplied by
+        self._looks = False  # must this step look at x_{t-1}?
+        self.t = 0
+        self.factor = 1.0  # c
+        self.scale = 1.0  # what the learning rate is multiplied by besides c
         self.alone = 0
         self.shortened = 0
         self.taken_back = 0
@@ -151,7 +170,7 @@ class Safeguard(Stateful):
             NonFiniteError: there is NaN or infinity even next to the last point, and it is not to be skipped. As after
                 any error, parameters, counters and optimizer are as they were.
         """
-        mg, retries = self.multigradient, 0
+        mg, retries, self._looks = self.multigradient, 0, False
         kept: list[Tensor] = []  # x_t as the user's optimizer left it, once it is taken back
         momentum, counts = self.optimizer.state, (mg.samples, mg.gradients)
         while True:
@@ -161,6 +180,10 @@ class Safeguard(Stateful):
                 step = mg.attempt(batch, account, mend=self._mend, judge=judge, retries=retries)
                 break
             except BaseException as error:
+                if isinstance(error, _Doubtful):
+                    self._looks = True
+                    mg.samples, mg.gradients = mg.samples + account.samples, mg.gradients + account.gradients
+                    continue
                 refused = isinstance(error, _Refused | NonFiniteError)
                 hopeless = account.paired and account.before is None  # it is no better at x_{t-1}
                 if not refused or hopeless or retries == self.patience or not self._has_moved():
@@ -174,17 +197,38 @@ class Safeguard(Stateful):
                 self._take_back(error, account, self.shorten**retries if retries < self.patience else 0.0)
         if retries:
             self.taken_back += retries
-            self.scale *= self.shorten ** (retries * (retries + 1) / 2)
+            self.factor *= self.scale * TAKEN_BACK**retries
+            self.scale = self.shorten ** (retries * (retries + 1) / 2)
         assert mg.observation is not None
         self._learn(mg.observation)
         return step
+
+    def settle(self, batch: Any) -> None:
+        """Judge the last step too, where no further one will: take it back on one more batch as often as need be.
+
+        ``fit`` does so at its end. As with other measurements, what is evaluated here counts only where it takes
+        something back.
+        """
+        mg = self.multigradient
+        for retries in range(1, self.patience + 1):
+            if not mg.revocable or not self._has_moved():
+                return
+            account = Account()
+            try:
+                mg.attempt(batch, account, mend=_look_back, judge=self._pass_judgement)
+            except _Passed:
+                return
+            except (_Refused, NonFiniteError) as error:
+                if account.before is None:  # it is no better at x_{t-1}
+                    return
+                self._take_back(error, account, self.shorten**retries if retries < self.patience else 0.0)
+                self.taken_back += 1
 
     def step(self) -> None:
         """Take the optimizer's step, with a smaller learning rate where that was found to be needed."""
         with self._scaled_rates():
             self.optimizer.step()
-        slow = self.turn is not None and self.turn < SHORT
-        self.scale = min(1.0, self.scale * max(self.recover, HURRY if slow else 1.0))
+        self.scale = min(1.0, self.scale * self.recover)
         mg = self.multigradient
         if self.doubted or not self.smoothness or mg.last_point is None or mg.norm is None:
             return
@@ -196,19 +240,27 @@ class Safeguard(Stateful):
     def _mend(self, update: Update) -> Update:
         """Put the batch's own gradient in the place of a recursion that is not trusted."""
         self._adds_up = update.anchor is None and update.keep == 1.0
-        if not self.doubted or not self._adds_up:
+        alone = self.doubted > 0 and self._adds_up
+        looks = self._looks and update.anchor is None and not update.before
+        if not alone and not looks:
             return update
-        # a share of 0 would not look at x_{t-1} at all
-        share = 1e-6 if self.doubted % self.look == 0 else 0.0
-        return Update(keep=share, now=1.0, before=-share, halves=update.halves)
+        share = LOOK if self._looks or self.doubted % self.look == 1 % self.look else 0.0
+        return Update(keep=0.0, now=1.0, before=-share, halves=update.halves)
 
     def _judge(self, seen: Observation) -> None:
-        if seen.before is None:
-            return
         level = [0.0] * len(seen.losses) if self.level is None else self.level
+        if seen.before is None:
+            doubtful = any(now > DOUBTFUL * mean for now, mean in zip(seen.losses.tolist(), level, strict=True))
+            if doubtful and self.level is not None and not seen.anchored and not self._looks and self._has_moved():
+                raise _Doubtful
+            return
         for s, (was, now) in enumerate(zip(seen.before.tolist(), seen.losses.tolist(), strict=True)):
             if now > was + self.rise * abs(was) + self.margin * level[s]:
                 raise _Refused(f"the loss of objective {s} rose from {was:.4g} to {now:.4g} on the same batch")
+
+    def _pass_judgement(self, seen: Observation) -> None:
+        self._judge(seen)
+        raise _Passed
 
     def _learn(self, seen: Observation) -> None:
         if seen.anchored or not self._adds_up:
@@ -216,16 +268,29 @@ class Safeguard(Stateful):
         elif self.doubted:
             self.doubted += 1
             self.alone += 1
-        if self._turn.learn(seen) and (self.turn or 0.0) > DIVERGES:
-            self.shortened += 1
-            self.scale *= self.lower
-            logger.debug("step %d: the gradient changes by more than twice its size, shorter steps", seen.step)
+        self._steady(seen)
         if seen.smoothness is not None and math.isfinite(seen.smoothness):
             self.smoothness = max(0.9 * (self.smoothness or 0.0), seen.smoothness)
         losses = [abs(loss) for loss in seen.losses.tolist()]
         if self.level is None:
             self.level = losses
         self.level = [0.9 * old + 0.1 * new for old, new in zip(self.level, losses, strict=True)]
+
+    def _steady(self, seen: Observation) -> None:
+        """Move c by what the step saw."""
+        self.t += 1
+        share = min(max(QUICK / self.t, LEAST), MOST)
+        turn = self.turn if self._turn.learn(seen) else None
+        if turn is None:
+            return
+        if turn < TINY:
+            self.scale = min(self.scale * HURRY, 1.0)
+        if turn < SHORT:
+            self.factor = min(self.factor * (1.0 + share), 1.0)
+        elif turn > LONG:
+            self.factor *= 1.0 - share
+            self.shortened += 1
+            logger.debug("step %d turns the gradient by %.2g times its size, shorter steps", seen.step, turn)
 
     def _has_moved(self) -> bool:
         start = self.multigradient.last_point
@@ -253,14 +318,28 @@ class Safeguard(Stateful):
     def _scaled_rates(self) -> Iterator[None]:
         """Multiply the learning rates for the time of a step, so that schedules see their own."""
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        if self.scale != 1.0:
+        scale = self.factor * self.scale
+        if scale != 1.0:
             for group in self.optimizer.param_groups:
-                group["lr"] = group["lr"] * self.scale
+                group["lr"] = group["lr"] * scale
         try:
             yield
         finally:
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
+
+
+def _look_back(update: Update) -> Update:
+    """Evaluate the batch at both points, whatever the estimator wants, in a way that can be taken back."""
+    return Update(keep=1.0, now=1.0, before=-1.0)
+
+
+class _Doubtful(Exception):
+    """The loss at x_t is so high that a look at x_{t-1} is worth it."""
+
+
+class _Passed(Exception):
+    """The step to x_t may stay."""
 
 
 class _Refused(Exception):

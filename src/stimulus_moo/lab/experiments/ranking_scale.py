@@ -85,7 +85,7 @@ def _stationarity(data: str, settings: Mapping[str, Any], runs: Runs) -> str:
     named = ", ".join(f"{METHODS[method].title} {means[method]:.2g}" for method in dict.fromkeys(best))
     return (
         f"On {SETS[data]}, at equal queries evaluated, STIMULUS-M+ ends at stationarity {own:.2g} (its anchors aim at "
-        f"epsilon = {epsilon:g}); the best other stochastic method, of all and outside the STIMULUS family: {named}."
+        f"epsilon = {epsilon}); the best other stochastic method, of all and outside the STIMULUS family: {named}."
     )
 
 
@@ -176,7 +176,7 @@ STUDY = Study(
         "grid": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
         "gradients": None,
         "epochs": 5,
-        "epsilon": 1e-3,
+        "epsilon": "auto",
         "queries": 100_000,
         "test_queries": 5_000,
         "documents": 20,
