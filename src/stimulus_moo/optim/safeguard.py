@@ -70,10 +70,10 @@ class Safeguard(Stateful):
       and recovers by the factor ``recover`` each step, faster while turn < 0.1, up to c, which becomes four fifths of
       the share that was too long. The last step of a training is judged by ``settle``.
 
-    All is counted and logged, and what was evaluated for a step that was taken back is in the counters. All comes
-    from evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``, ``Filtered``) make anyway. While
-    nothing fires, parameters and optimizer are what they would be without it, bit for bit; with one-point estimators
-    nothing can be compared, and nothing is done. The first rule is for estimators that add differences up without end,
+    All is counted and logged, and what was evaluated for a step that was taken back, or to look into a high loss, is in
+    the counters. The rest comes from evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``,
+    ``Filtered``) make anyway. While nothing fires and no high loss is looked into, parameters and optimizer are what
+    they would be without it, bit for bit; with one-point estimators nothing can be compared, and nothing is done. The first rule is for estimators that add differences up without end,
     ``Recursive`` and ``Page``; the others bound their own error.
 
     Why steps are not simply kept below 1/L: on a network that was tried, and it trained badly. L is not a constant
