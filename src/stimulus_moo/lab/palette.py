@@ -43,7 +43,7 @@ STYLES: Mapping[str, Style] = MappingProxyType(
         "page-moo": Style("#6638b0", "#b794f6", "solid", "pentagon", 2.2),
         "page-moo-m": Style("#8f66d0", "#d6c2ff", "dash", "pentagon-open", 2.2),
         "filtered": Style("#0b7f8a", "#45d0de", "solid", "hexagon", 2.2),
-        "filtered-m": Style("#3f9aa3", "#8fe6ee", "dash", "hexagon-open", 2.2),
+        "filtered-m": Style("#3f9aa3", "#8fe6ee", "longdashdot", "hexagon-open", 2.2),
         "vr-scalarisation": Style("#4c5a68", "#a9b7c6", "longdash", "x", 1.8),
         "scalarisation": Style("#6e7781", "#98a2ae", "dot", "cross", 2.6),
         "scalarisation-adam": Style("#84622f", "#cfae7c", "dashdot", "cross-open", 2.6),

@@ -100,7 +100,6 @@ SETTINGS = RankingSettings(
     period=15,
     gradients=20_000,
     evaluate_every=25,
-    epsilon="auto",
     # Best of the grid, found by `stimulus-moo tune ranking`; the STIMULUS family is best at 0.1.
     lr_of={
         "mgd": 0.3,
