@@ -44,7 +44,8 @@ lint: $(VENV)/.dev
 test: lint  ## everything a change must pass, under 10 minutes on 2 cores
 	$(BIN)/pytest -n 2
 
-# All, half an hour on a quiet machine, or some: `make bench BENCH="step_cost solver"`.
+# All takes hours (hands_free and forced train over many seeds, and go on where they stopped), or some:
+# `make bench BENCH="step_cost solver"`.
 bench: $(VENV)/.bench  ## the benchmarks against peers, into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks $(BENCH)
 
