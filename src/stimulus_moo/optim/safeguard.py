@@ -183,7 +183,7 @@ class Safeguard(Stateful):
             except BaseException as error:
                 if isinstance(error, _Doubtful):
                     self._looks = True
-                    mg.samples, mg.gradients = mg.samples + account.samples, mg.gradients + account.gradients
+                    self._count(account)
                     continue
                 refused = isinstance(error, _Refused | NonFiniteError)
                 hopeless = account.paired and account.before is None  # it is no better at x_{t-1}
@@ -245,7 +245,7 @@ class Safeguard(Stateful):
         looks = self._looks and update.anchor is None and not update.before
         if not alone and not looks:
             return update
-        share = LOOK if self._looks or self.doubted % self.look == 1 % self.look else 0.0
+        share = LOOK if self._looks or (self.doubted - 1) % self.look == 0 else 0.0
         return Update(keep=0.0, now=1.0, before=-share, halves=update.halves)
 
     def _judge(self, seen: Observation) -> None:
@@ -297,11 +297,15 @@ class Safeguard(Stateful):
         start = self.multigradient.last_point
         return start is not None and distance(self.multigradient.objective.parameters, start) > 0.0
 
+    def _count(self, account: Account) -> None:
+        """Put an evaluation that came to nothing into the counters."""
+        self.multigradient.samples += account.samples
+        self.multigradient.gradients += account.gradients
+
     @torch.no_grad()
     def _take_back(self, error: BaseException, account: Account, left: float) -> None:
         mg = self.multigradient
-        mg.samples += account.samples
-        mg.gradients += account.gradients
+        self._count(account)
         logger.info("the step to %d was taken back and shortened: %s", mg.t, error)
         start = mg.last_point
         assert start is not None
