@@ -23,8 +23,8 @@ TEXT = f"""\
 `fit` on MultiMNIST (n = 1,024, LeNet, batch and period 32), lr = {_LR}, momentum 0.5, until {_BUDGET:,} gradient
 evaluations. A run has trained if both training losses, over all images, are below {_TARGET}; an untrained model has
 2.3. `alone`, `shortened` and `taken back` are what the guard did, medians. Bar: with the guard, which is the default,
-every one of {_SEEDS} seeds trains. To the letter means `guard=False`. The guard was built on seeds 0 to 5 and 14 of
-STIMULUS; STIMULUS-M was not looked at.
+every one of {_SEEDS} seeds trains. To the letter means `guard=False`. The guard was built on trials with seeds 0 to 5
+and 14.
 """
 COLUMNS = [
     *("method", "guard", "trained", "larger loss, median (lowest-highest)", "steps", "alone", "shortened"),
