@@ -86,6 +86,28 @@ def test_after_a_step_too_long_for_it_the_recursion_rests_until_the_next_anchor(
     assert own == [False] * 4 + [True] * 8 + [False] * 12
 
 
+@pytest.mark.parametrize("uphill", [True, False])
+def test_where_losses_rise_step_after_step_the_recursion_rests_until_the_next_anchor(uphill: bool) -> None:
+    """Linear losses: the recursion keeps the anchor's gradient, whatever the batches say, and no step is too long."""
+    model = nn.Linear(1, 1, bias=False).double()
+    nn.init.constant_(model.weight, 0.0)
+    ones = torch.ones(4, 1, dtype=torch.float64)
+    mg = MultiGradient(model, lambda m, x: 10.0 + m(x).mean(0), Recursive([ones], 12))
+    guard = Safeguard(torch.optim.SGD(model.parameters(), lr=0.01), mg)
+    alone, places = [], []
+    for _ in range(18):
+        guard.backward(-ones if uphill else ones)
+        guard.step()
+        alone.append(guard.alone)
+        places.append(round(100 * model.weight.item()))
+    assert (guard.shortened, guard.taken_back) == (0, 0)
+    if uphill:  # along the anchor until that is no chance; along the batches; from the next anchor on anew
+        assert alone == [0] * 6 + [1, 2, 3, 4, 5, 6] + [6] * 6
+        assert places == [-1, -2, -3, -4, -5, -6, -5, -4, -3, -2, -1, 0, -1, -2, -3, -4, -5, -6]
+    else:
+        assert alone == [0] * 18
+
+
 def test_slow_divergence_is_seen() -> None:
     """On a quadratic steps of 2.1/L grow by a tenth each: no single one is a sharp rise."""
     for guarded in (False, True):

@@ -41,6 +41,9 @@ HURRY = 1.5
 #: a loss so many times its running mean makes one look at x_{t-1} too
 DOUBTFUL = 3.0
 
+#: share of the old values in the sums that tell whether losses rise, and how many standard deviations are a rise
+FADING, SURE = 0.9, 2.0
+
 #: stands for "as good as nothing" of the gradient at x_{t-1}; with 0 no batch would be evaluated there at all
 LOOK = 1e-6
 
@@ -54,13 +57,16 @@ class Safeguard(Stateful):
         L    <- max(0.9 L, ||D|| / ||x_t - x_{t-1}||)
         turn = sqrt(mean of ||D||^2 / mean of ||d_{t-1}||^2)      about eta L for plain gradient descent
 
-    Three things can happen:
+    Four things can happen:
 
     - ``||x_{t+1} - x_t|| > trust ||d|| / L``: a step too long for the recursion. Its error grows with the square of
       that length and stays until the next anchor, so until then the estimate is the batch's own gradient, as in SMGD,
       which stands longer steps. The first of these steps and every ``look``-th after it evaluate two points all the
       same, and so does any one-point step whose loss is three times its running mean. (||d|| is that of this step or of
       the steps before it, whatever is larger: with momentum d may vanish where the path turns.)
+    - The lambda-weighted loss of the batches rises from x_{t-1} to x_t, step after step: more than could be chance, by
+      two standard deviations of its fading sum since the anchor. No step was too long, but the recursion's errors have
+      added up to an estimate that leads uphill; until the next anchor it is not trusted either.
     - ``turn > 1.5``: steps near the length from which gradient descent diverges on a quadratic, 2. The learning rate is
       multiplied by c <= 1, and c by 1 - 3/t now, by 1 + 3/t while turn < 0.7 (3/t kept within 0.003 and 0.2).
     - ``f_A^s(x_t) > f_A^s(x_{t-1}) + rise |f_A^s(x_{t-1})| + margin (its mean so far)`` for some objective s, or a loss
@@ -116,7 +122,7 @@ class Safeguard(Stateful):
     """
 
     state_names = (
-        *("smoothness", "_turn", "level", "doubted", "t", "factor", "scale"),
+        *("smoothness", "_turn", "level", "fall", "spread", "doubted", "t", "factor", "scale"),
         *("alone", "shortened", "taken_back"),
     )
     optional_names = MappingProxyType({"smoothness": float, "level": list})
@@ -147,6 +153,8 @@ class Safeguard(Stateful):
         self.look = positive_integer("look", look)
         self.smoothness: float | None = None  # L
         self._turn = Turn(memory)
+        self.fall = 0.0  # how far losses fell on the way from x_{t-1}, over its length, summed up from the anchor on
+        self.spread = 0.0  # variance of that sum
         self.doubted = 0  # how many steps ago the recursion was given up, counted from 1; 0 while it goes on
         self._adds_up = False  # does the estimator, at this step, add a difference to what it has?
         self._looks = False  # must this step look at x_{t-1}?
@@ -270,6 +278,7 @@ class Safeguard(Stateful):
             self.doubted += 1
             self.alone += 1
         self._steady(seen)
+        self._follow(seen)
         if seen.smoothness is not None and math.isfinite(seen.smoothness):
             self.smoothness = max(0.9 * (self.smoothness or 0.0), seen.smoothness)
         losses = [abs(loss) for loss in seen.losses.tolist()]
@@ -292,6 +301,18 @@ class Safeguard(Stateful):
             self.factor *= 1.0 - share
             self.shortened += 1
             logger.debug("step %d turns the gradient by %.2g times its size, shorter steps", seen.step, turn)
+
+    def _follow(self, seen: Observation) -> None:
+        """Give the recursion up where it leads uphill."""
+        if seen.anchored or self.doubted or not self._adds_up:
+            self.fall = self.spread = 0.0
+        elif seen.decrease is not None and seen.moved:
+            fell = seen.decrease / seen.moved
+            self.fall = FADING * self.fall + fell
+            self.spread = FADING**2 * self.spread + fell**2
+            if self.fall < -SURE * math.sqrt(self.spread):
+                self.doubted = 1
+                logger.debug("up to step %d the losses rise along the recursion's estimate", seen.step)
 
     def _has_moved(self) -> bool:
         start = self.multigradient.last_point
