@@ -352,12 +352,26 @@ def test_a_step_size_is_found(method: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("limits", "known"), [({"steps": 100}, True), ({"steps": None, "gradients": 2000}, True), ({"steps": None}, False)]
+)
+def test_a_rate_that_was_found_ends_in_nothing_where_the_end_is_known(limits: dict[str, Any], known: bool) -> None:
+    rates = []
+
+    def look(told: Any) -> bool:
+        rates.append(told.optimizer.param_groups[0]["lr"])
+        return len(rates) == 500
+
+    train(lr="auto", method="filtered", tolerance=0.0, callbacks=[look], **limits)
+    assert (rates[-1] < 0.1 * rates[-len(rates) // 4]) == known
+
+
+@pytest.mark.parametrize(
     "options", [{"lr": 50.0}, {"lr": "auto", "method": "filtered"}, {"lr": "auto", "period": "auto"}]
 )
 @pytest.mark.parametrize("stop", [1, 13])
 def test_hands_free_runs_resume_as_if_never_stopped(options: dict[str, Any], stop: int, tmp_path: Path) -> None:
     straight = train(**options)
-    train(**options, steps=stop, checkpoint=tmp_path)
+    train(**options, callbacks=[lambda told: told.step == stop], checkpoint=tmp_path)
     resumed = train(**options, checkpoint=tmp_path, resume=True)
     assert torch.equal(straight.model.weight, resumed.model.weight)
     for name in ("gradients", "alone", "shortened", "taken_back"):

@@ -97,7 +97,8 @@ def fit(
         losses: ``losses(model, batch)`` returns the S mean losses of a batch.
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
-        lr: the step size, or ``"auto"``: the distance gone over the gradients seen, see ``SmoothnessLR``.
+        lr: the step size, or ``"auto"``: the distance gone over the gradients seen, see ``SmoothnessLR``; it falls to
+            nothing on the last fifth of the way to ``steps`` or ``gradients``.
         method: a name of ``METHODS``, or ``"auto"``: ``"filtered-m"``, which needs neither anchor nor period.
         momentum: of the heavy-ball methods.
         batch_size, period: default ceil(sqrt(n)), as the theory asks. Every batch has exactly ``batch_size`` samples;
@@ -130,7 +131,7 @@ def fit(
         checkpoint_every: write it after every so many steps, and at the end.
         checkpoint_keep: how many of the last ones to keep; where the newest is damaged, the one before it is used.
         resume: continue from the checkpoint, or start where there is none yet. The result is that of a run without
-            interruption, bit for bit on the CPU.
+            interruption, bit for bit on the CPU; with ``lr="auto"``, if ``steps`` and ``gradients`` are the same too.
         process_group, shard: as for ``MultiGradient``. All processes call ``fit`` with the same arguments; each takes
             its part of the same batches, so the result is that of one process. Only the first writes checkpoints and
             shows progress; callbacks are called in all of them, and one that returns True in any ends the run in all.
@@ -224,7 +225,7 @@ def fit(
         stopped = limits.reached(run)
         while stopped is None:
             try:
-                record = run.advance()
+                record = run.advance(limits.done(run))
             except NonFiniteError:
                 save()  # the last good step: it can be resumed with on_nonfinite="skip"
                 raise
@@ -262,6 +263,11 @@ class _Limits:
             tolerance,
             None if evaluate_every is None else positive_integer("evaluate_every", evaluate_every),
         )
+
+    def done(self, run: Run) -> float:
+        """Return how much of the run lies behind, as a share; 0 where only a tolerance ends it."""
+        steps = run.step / self.steps if self.steps else 0.0
+        return min(max(steps, run.multigradient.gradients / self.gradients if self.gradients else 0.0), 1.0)
 
     def reached(self, run: Run) -> str | None:
         if self.tolerance is not None and run.stationarity() <= self.tolerance:

@@ -85,8 +85,12 @@ class Run:
         self._last: tuple[Any] | None = None  # the batch of the last step made here, which may be None
         self._measured: tuple[int, Measurement] | None = None
 
-    def advance(self) -> dict[str, Any]:
-        """Take one step and record it; a step that is skipped moves nothing but on to the next batch."""
+    def advance(self, done: float = 0.0) -> dict[str, Any]:
+        """Take one step and record it; a step that is skipped moves nothing but on to the next batch.
+
+        Args:
+            done: the share of the run that lies behind, where its end is known.
+        """
         batch = self.batches.at(self.step)
         step = (self.guard or self.multigradient).backward(batch)
         self._last = (batch,)
@@ -94,7 +98,7 @@ class Run:
             if self.clock is not None:
                 self.clock.update()
             if self.schedule is not None:
-                self.schedule.step()
+                self.schedule.step(done)
             (self.guard or self.optimizer).step()
             if self.scheduler is not None:
                 self.scheduler.step()

@@ -61,6 +61,25 @@ def test_every_rate_is_the_distance_over_the_gradients(momentum: float) -> None:
         optimizer.step()
 
 
+@pytest.mark.parametrize(("done", "left"), [(0.0, 1.0), (0.8, 1.0), (0.9, 0.5), (0.99, 0.05), (1.0, 0.0)])
+def test_in_the_last_fifth_the_rate_falls_to_nothing(done: float, left: float) -> None:
+    model, schedule = descend(20)
+    schedule.step(done)
+    assert schedule.lr == pytest.approx(left * schedule.reached / math.sqrt(schedule.gradients))
+    fresh = SmoothnessLR(torch.optim.SGD(model.parameters(), lr=5.0), schedule.multigradient)
+    fresh.load_state_dict(schedule.state_dict())
+    assert fresh.lr == schedule.lr
+
+
+@pytest.mark.parametrize("done", [-0.1, 1.1, math.nan, "half"])
+def test_what_is_done_is_a_share(done: Any) -> None:
+    _, schedule = descend(20)
+    before, lr = str(schedule.state_dict()), schedule.lr
+    with pytest.raises(InvalidOption, match="done must"):
+        schedule.step(done)
+    assert (str(schedule.state_dict()), schedule.lr) == (before, lr)
+
+
 def test_the_first_step_goes_as_far_as_it_may() -> None:
     model, _ = descend(1)
     assert (model.weight - 3.0).norm().item() == pytest.approx(1e-3 * (1 + math.sqrt(18.0)))
