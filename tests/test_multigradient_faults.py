@@ -390,3 +390,37 @@ def test_autocast_is_as_it_was_after_a_failure(large: bool, monkeypatch: pytest.
     del kept
     gc.collect()
     assert not torch.is_autocast_enabled("cpu")
+
+
+class Fickle(Estimator):
+    """Forgets, or does not, by a plan that knows nothing of steps."""
+
+    remembers = True
+
+    def __init__(self, keeps: list[float]) -> None:
+        self.keeps = iter(keeps)
+
+    def update(self, t: int) -> Update:
+        return Update(keep=next(self.keeps) if t else 0.0, now=1.0)
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_rows_that_a_failed_step_was_to_forget_are_done_without(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stimulus_moo.ledger.STAGED_ENTRIES", 0 if large else 1 << 16)
+    model = nn.Linear(2, 1)
+
+    def losses(model: Any, x: Tensor) -> Tensor:
+        return torch.stack([model(x).square().mean(), (x.square().sum() * model.weight.square().sum()).sqrt()])
+
+    mg = MultiGradient(model, losses, Fickle([0.5, 0.0, 0.5, 0.5]))
+    good, bad = torch.ones(3, 2), torch.zeros(3, 2)  # the root has no gradient at 0
+    rows = [[part.clone() for row in mg.rows() for part in row.values()] for _ in range(2) if mg.backward(good)]
+    with pytest.raises(NonFiniteError):
+        mg.backward(bad)  # keep = 0
+    mg.backward(good)  # keep = 0.5, which a large model has nothing left of
+    now = [part for row in mg.rows() for part in row.values()]
+    first, second = rows  # the parameters stand still: g, and g + g / 2
+    expected = first if large else [a + b / 2 for a, b in zip(first, second, strict=True)]
+    assert mg.t == 3
+    for found, wanted in zip(now, expected, strict=True):
+        torch.testing.assert_close(found, wanted)

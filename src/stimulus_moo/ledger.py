@@ -190,7 +190,7 @@ class Ledger:
         journal, self._journal = self._journal, []
         torn, self._torn = self._torn, False
         if pending is None or pending is not self.rows:
-            return 0  # staged, or rebuilt from nothing: what there was is untouched, or not needed by any later step
+            return 0  # staged, or rebuilt from nothing: what there was is untouched, or gone
         try:
             if torn or any(entry.intake.torn for entry in journal):
                 raise RuntimeError("a row was being written")

@@ -229,10 +229,11 @@ class MultiGradient(Stateful):
         try:
             with torch.no_grad():
                 moved = self._moved()
-                if moved is not None:
-                    self.estimator.prepare(moved)
-                update = self.estimator.update(self.t)
-                update = update if mend is None else mend(update)
+                update = self._wanted(self.t, moved, mend)
+                if t and update.keep and self.estimator.remembers and self._ledger.rows is None:
+                    # lost by an update that was to forget them: as at the first step
+                    self.estimator.load_state_dict(memory[1])
+                    update = self._wanted(0, moved, mend)
                 account.anchored, account.paired = update.anchor is not None, bool(update.before)
                 # An estimator may have drawn from the global random state: both points start from where it is now.
                 replay = guard if guard.undrawn() else Guard(self.objective.model, self.objective.parameters)
@@ -275,6 +276,13 @@ class MultiGradient(Stateful):
         if probe is not None and not self._watched:
             self._look(observation)
         return step
+
+    def _wanted(self, t: int, moved: float | None, mend: Callable[[Update], Update] | None) -> Update:
+        """Return what the estimator wants to do at step t, mended."""
+        if moved is not None:
+            self.estimator.prepare(moved)
+        update = self.estimator.update(t)
+        return update if mend is None else mend(update)
 
     def skip(self, error: NonFiniteError, *, anchored: bool) -> Step:
         """Return the record of a step that is left out; raise the error where ``on_nonfinite`` says so."""

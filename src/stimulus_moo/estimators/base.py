@@ -53,7 +53,10 @@ class Estimator(Stateful, ABC):
 
     @abstractmethod
     def update(self, t: int) -> Update:
-        """Return what iteration t does to the rows."""
+        """Return what iteration t does to the rows.
+
+        t is 0 at the first iteration, and where rows are needed that are gone: one that was to forget them has failed.
+        """
 
     def learn(self, observation: Observation) -> None:
         """Learn from a batch; only rules that observe are told."""

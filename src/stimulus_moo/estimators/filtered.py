@@ -78,7 +78,7 @@ class Filtered(Estimator):
         """Mix with the best gain, or take the batch's gradient where a second point does not pay."""
         R = self.noise
         if t == 0 or R is None:
-            self.gain, self.since = 1.0, 0
+            self.gain, self.since, self.error = 1.0, 0, R or 0.0
             return Update(keep=0.0, now=1.0, halves=True)
         self.since += 1
         v = None if self.drift is None else min(self.drift * self.moved**2, 4.0 * R)
