@@ -23,7 +23,7 @@ _FOLDER = Path("runs/benchmarks/hands-free")
 #: tuned to the letter: step sizes from a grid, no guard
 TUNED = ("stimulus", "stimulus-m", "smgd", "scalarisation", "scalarisation-adam")
 #: as they come
-FREE = ("auto", "stimulus", "stimulus-m")
+FREE = ("auto",)
 
 TITLE = "Hands-free: no step size given, against the best of a grid"
 TEXT = f"""\

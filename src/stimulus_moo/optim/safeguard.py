@@ -35,7 +35,10 @@ QUICK, LEAST, MOST = 3.0, 0.003, 0.2
 #: what c becomes for every time a step is taken back, as a share of what was too long
 TAKEN_BACK = 0.8
 
-#: growth of a shortened learning rate while ``turn`` is below TINY
+#: a shortened learning rate recovers so many times as fast while ``turn`` is below SHORT
+BRISK = 3
+
+#: and by this factor a step besides while it is below TINY
 HURRY = 1.5
 
 #: a loss so many times its running mean makes one look at x_{t-1} too
@@ -73,8 +76,9 @@ class Safeguard(Stateful):
       or gradient at x_t is not finite: the step is taken back. The parameters go to x_{t-1} + shorten (x_t - x_{t-1}),
       momentum is dropped (the optimizer's state is cleared), and the batch is evaluated again; the k-th time in a row
       only shorten^k of what was left stays, and the last time nothing. The learning rate is shortened as the step was,
-      and recovers by the factor ``recover`` each step, faster while turn < 0.1, up to c, which becomes four fifths of
-      the share that was too long. The last step of a training is judged by ``settle``.
+      and recovers by the factor ``recover`` each step, three times as fast while turn < 0.7 and faster still while
+      turn < 0.1, up to c, which becomes four fifths of the share that was too long. The last step of a
+      training is judged by ``settle``.
 
     All is counted and logged, and what was evaluated for a step that was taken back, or to look into a high loss, is in
     the counters. The rest comes from evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``,
@@ -237,7 +241,8 @@ class Safeguard(Stateful):
         """Take the optimizer's step, with a smaller learning rate where that was found to be needed."""
         with self._scaled_rates():
             self.optimizer.step()
-        self.scale = min(1.0, self.scale * self.recover)
+        brisk = self.turn is not None and self.turn < SHORT
+        self.scale = min(1.0, self.scale * self.recover ** (BRISK if brisk else 1))
         mg = self.multigradient
         if self.doubted or not self.smoothness or mg.last_point is None or mg.norm is None:
             return
