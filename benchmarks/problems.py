@@ -113,5 +113,5 @@ CASES = {
     ),
     "digits": Case("digits, ReLU network", digits, 32, (10_000, 30_000, 60_000), held_out=False),
     "fairness": Case("fairness, tanh network", fairness, 22, (10_000, 50_000, 200_000), held_out=True),
-    "ridge": Case("ridge regression", ridge, 64, (20_000, 100_000, 400_000), held_out=True),
+    "ridge": Case("ridge regression", ridge, 64, (10_000, 30_000, 100_000), held_out=True),
 }
