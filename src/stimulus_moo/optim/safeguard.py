@@ -84,8 +84,8 @@ class Safeguard(Stateful):
     the counters. The rest comes from evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``,
     ``Filtered``) make anyway. While nothing fires and no high loss is looked into, parameters and optimizer are what
     they would be without it, bit for bit; with one-point estimators nothing can be compared, and nothing is done. The
-    first rule is for estimators that add differences up without end, ``Recursive`` and ``Page``; the others bound their
-    own error.
+    first two rules are for estimators that add differences up without end, ``Recursive`` and ``Page``; the others bound
+    their own error.
 
     Why steps are not simply kept below 1/L: on a network that was tried, and it trained badly. L is not a constant
     there: the shorter the steps, the sharper the valleys they lead into, and the shorter the next ones.

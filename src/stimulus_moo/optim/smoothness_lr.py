@@ -108,15 +108,13 @@ class SmoothnessLR(Stateful):
         """
         self.ease = min(1.0, (1.0 - real("done", done, low=0.0, high=1.0)) / TAIL)
         norm = self.multigradient.norm
-        if not norm:
-            self._set()
-            return
-        here = [parameter.detach() for parameter in self.multigradient.objective.parameters]
-        if self.origin is None:
-            self.origin = [value.clone() for value in here]
-            self.reached = self.reach * (1.0 + length(here))
-        self.reached = max(self.reached, distance(here, self.origin))
-        self.gradients += norm**2
+        if norm:
+            here = [parameter.detach() for parameter in self.multigradient.objective.parameters]
+            if self.origin is None:
+                self.origin = [value.clone() for value in here]
+                self.reached = self.reach * (1.0 + length(here))
+            self.reached = max(self.reached, distance(here, self.origin))
+            self.gradients += norm**2
         self._set()
 
     def check_state(self, state: Any, path: str = "") -> None:
