@@ -64,6 +64,7 @@ def _run(pipe: Any, task: bytes, rank: int, ranks: int, where: str, timeout: flo
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     warnings.simplefilter("error")
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=ranks, timeout=timedelta(seconds=timeout))
+    dist.barrier()  # a process that ends at once would break the connection another is still making
     try:
         said = Said(function(*arguments))
     except BaseException as error:

@@ -38,6 +38,8 @@ def together() -> Iterator[bool]:
     backend = "nccl" if accelerated else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_timeout())
     try:
+        # all have joined before any goes on: one that ended at once would break a connection another is still making
+        find_group(None, shard=False).gather(None)
         yield is_first()
     finally:
         dist.destroy_process_group()
