@@ -340,6 +340,11 @@ def test_a_wrong_epsilon_is_refused(epsilon: Any) -> None:
         AdaptiveBatch(torch.ones(5, 2), epsilon=epsilon)
 
 
+def test_without_an_epsilon_nothing_would_bound_an_anchor_on_a_stream() -> None:
+    with pytest.raises(InvalidOption, match="epsilon='auto' needs a data set with an end, found a stream"):
+        AdaptiveBatch(iter(torch.ones(5, 2)), epsilon="auto")
+
+
 def test_batches_between_anchors_keep_sigma2_up_to_date() -> None:
     a = torch.randn(64, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     anchor = AdaptiveBatch(a, epsilon=1e-9, micro_batch=8)
@@ -445,11 +450,11 @@ def test_an_estimate_that_fails_half_way_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epsilon": 0.0}, r"epsilon must lie in \(0, inf\], found 0.0"),
+        ({"epsilon": 0.0}, "epsilon must be a finite number above 0, found 0.0"),
         ({"epsilon": None}, "epsilon must be a finite number, found None"),
-        ({"sigma2": -1.0}, r"sigma2 must lie in \[0, inf\], found -1.0"),
+        ({"sigma2": -1.0}, "sigma2 must be a finite number of at least 0, found -1.0"),
         ({"sigma2": "automatic"}, "sigma2 must be a number >= 0 or 'auto', found 'automatic'"),
-        ({"c_gamma": 0}, r"c_gamma must lie in \(0, inf\], found 0"),
+        ({"c_gamma": 0}, "c_gamma must be a finite number above 0, found 0"),
         ({"c_epsilon": math.nan}, "c_epsilon must be a finite number, found nan"),
         ({"momentum": 1.0}, r"momentum must lie in \[0, 1\), found 1.0"),
         ({"momentum": -0.1}, "momentum must lie in .*, found -0.1"),

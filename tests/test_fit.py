@@ -274,14 +274,19 @@ def test_an_endless_stream_trains_with_the_plus_variant(tmp_path: Path) -> None:
     ("change", "match"),
     [
         ({"method": "stimulos"}, "did you mean 'stimulus'"),
-        ({"lr": 0}, "lr"),
-        ({"lr": "fast"}, "lr"),
+        ({"method": "autoo"}, "did you mean 'auto'.*known are auto, mgd, "),
+        ({"lr": 0}, "lr must be a finite number above 0, or 'auto', found 0"),
+        ({"lr": "fast"}, "lr must be a finite number above 0, or 'auto', found 'fast'"),
+        ({"lr": "AUTO"}, "lr must be a finite number above 0, or 'auto', found 'AUTO'"),
+        ({"lr": math.inf}, "lr must be a finite number above 0, or 'auto', found inf"),
         ({"steps": 0}, "steps must be a positive integer, found 0"),
         ({"gradients": -1}, "gradients"),
         ({"tolerance": -1.0}, "tolerance"),
         ({"batch_size": 101}, "at most the number of samples, 100, found 101"),
-        ({"period": 0}, "period must be a positive integer, found 0"),
-        ({"momentum": 1.5}, "momentum"),
+        ({"period": 0}, "period must be a positive integer or 'auto', found 0"),
+        ({"period": "autoo"}, "period must be a positive integer or 'auto', found 'autoo'"),
+        ({"momentum": 1.5}, r"momentum must lie in \[0, 1\), found 1.5"),
+        ({"momentum": 1.0, "method": "stimulus"}, r"momentum must lie in \[0, 1\), found 1.0"),
         ({"checkpoint_every": 0}, "checkpoint_every"),
         ({"betta": 0.5}, "did you mean 'beta'"),
         ({"data": Endless(), "method": "stimulus", "batch_size": 8, "period": 8}, r"\+ variants"),
@@ -351,6 +356,28 @@ def test_a_step_size_is_found(method: str) -> None:
     assert result.method == ("filtered-m" if method == "auto" else method)
 
 
+def test_a_period_is_for_recursive_methods_alone() -> None:
+    for method in ("page-moo", "smgd", "filtered"):
+        runs = [train(method=method, period=period) for period in (None, 5, "auto")]
+        assert all(torch.equal(runs[0].model.weight, run.model.weight) for run in runs)
+        assert all(runs[0].history["anchored"] == run.history["anchored"] for run in runs)
+    assert runs[0].gradients != train(method="stimulus").gradients
+
+
+def test_lr_is_ignored_beside_an_optimizer() -> None:
+    runs = [train(optimizer=lambda p: torch.optim.SGD(p, lr=0.05), lr=lr) for lr in (0.01, 1e9)]
+    assert torch.equal(runs[0].model.weight, runs[1].model.weight)
+
+
+def test_the_table_says_which_methods_find_no_step_size() -> None:
+    for name, method in METHODS.items():
+        if method.takes_auto_lr:
+            train(lr="auto", method=name, steps=1)
+        else:
+            with pytest.raises(InvalidOption, match="lr='auto'"):
+                train(lr="auto", method=name, steps=1)
+
+
 @pytest.mark.parametrize(
     ("limits", "known"), [({"steps": 100}, True), ({"steps": None, "gradients": 2000}, True), ({"steps": None}, False)]
 )
@@ -383,12 +410,10 @@ def test_hands_free_runs_resume_as_if_never_stopped(options: dict[str, Any], sto
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": "fast"}, "lr must be"),
         ({"lr": "auto", "method": "scalarisation-adam"}, "Adam divides the gradient by its size"),
         ({"lr": "auto", "mu": 0.5}, "needs a number for lr"),
         ({"lr": "auto", "scheduler": lambda o: torch.optim.lr_scheduler.ConstantLR(o)}, "found a scheduler beside it"),
         ({"guard": 1}, "guard must be True or False"),
-        ({"period": "often"}, "period must be"),
     ],
 )
 def test_hands_free_options_are_checked(options: dict[str, Any], message: str) -> None:

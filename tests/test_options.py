@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stimulus_moo import InvalidOption, StimulusError
-from stimulus_moo.options import Bounded, choice, positive_integer, real, seed_number
+from stimulus_moo.options import (
+    Bounded,
+    choice,
+    positive_integer,
+    positive_integer_or_auto,
+    positive_or_auto,
+    real,
+    seed_number,
+)
 
 ANYTHING = st.one_of(
     st.none(),
@@ -73,9 +81,31 @@ def test_not_finite_numbers(value: Any) -> None:
 def test_bounds_and_the_open_end() -> None:
     with pytest.raises(InvalidOption, match=r"beta must lie in \[0, 1\], found 1.5"):
         real("beta", 1.5, low=0.0, high=1.0)
-    with pytest.raises(InvalidOption, match=r"beta must lie in \(0, inf\], found 0"):
+    with pytest.raises(InvalidOption, match=r"beta must lie in \(0, 1\), found 1"):
+        real("beta", 1, low=0.0, high=1.0, open_low=True, open_high=True)
+    assert real("beta", 1, low=0.0, high=1.0) == 1.0
+
+
+def test_a_range_without_an_end_is_said_in_words() -> None:
+    with pytest.raises(InvalidOption, match="beta must be a finite number above 0, found 0"):
         real("beta", 0, low=0.0, open_low=True)
+    with pytest.raises(InvalidOption, match=r"beta must be a finite number of at least 0, found -1"):
+        real("beta", -1, low=0.0)
     assert real("beta", 0, low=0.0) == 0.0
+
+
+@pytest.mark.parametrize("value", [0, 2.5, "soon", None, True])
+def test_what_may_be_auto_says_so(value: Any) -> None:
+    with pytest.raises(InvalidOption, match=f"period must be a positive integer or 'auto', found {value!r}"):
+        positive_integer_or_auto("period", value)
+    assert (positive_integer_or_auto("period", "auto"), positive_integer_or_auto("period", 3)) == ("auto", 3)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.inf, "fast", None, True])
+def test_a_rate_that_may_be_auto_says_so(value: Any) -> None:
+    with pytest.raises(InvalidOption, match=f"lr must be a finite number above 0, or 'auto', found {value!r}"):
+        positive_or_auto("lr", value)
+    assert (positive_or_auto("lr", "auto"), positive_or_auto("lr", 1)) == ("auto", 1.0)
 
 
 def test_choice_lists_what_is_allowed() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import Filtered, MultiGradient, Page, Recursive, StimulusWarning, Storm, ledger
+from stimulus_moo import Filtered, MultiGradient, Page, Recursive, Safeguard, StimulusWarning, Storm, ledger
 from stimulus_moo.estimators import Estimator
 
 X, Y = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(80.0).double()
@@ -139,24 +139,26 @@ def test_watching_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ends[0][1:] == ends[1][1:]
 
 
-def test_a_far_too_long_step_is_warned_of_once_unless_somebody_watches() -> None:
-    def blow_up(watch: bool) -> list[str]:
+def test_a_far_too_long_step_is_warned_of_once_unless_a_guard_is_at_work() -> None:
+    def blow_up(watch: bool, guarded: bool = False) -> list[str]:
         model = nn.Linear(3, 2).double()
         mg = MultiGradient(model, losses, Recursive([(X, Y)], 10))
         if watch:
             mg.watch()
         optimizer = torch.optim.SGD(model.parameters(), lr=20.0)
+        guard = Safeguard(optimizer, mg) if guarded else None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for k in range(6):
-                mg.backward((X[4 * k : 4 * k + 4], Y[4 * k : 4 * k + 4]))
-                optimizer.step()
+                (guard or mg).backward((X[4 * k : 4 * k + 4], Y[4 * k : 4 * k + 4]))
+                (guard or optimizer).step()
         return [str(w.message) for w in caught if issubclass(w.category, StimulusWarning)]
 
-    (message,) = blow_up(watch=False)
-    assert "times 1/L" in message
-    assert "Safeguard(optimizer, multigradient)" in message
-    assert blow_up(watch=True) == []
+    for watch in (False, True):
+        (message,) = blow_up(watch)
+        assert "times 1/L" in message
+        assert "guard=True in fit" in message
+    assert blow_up(watch=False, guarded=True) == []
 
 
 def test_what_was_seen_last_is_part_of_the_state() -> None:

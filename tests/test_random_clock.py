@@ -106,8 +106,8 @@ def test_states_are_copies_and_foreign_ones_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mu": 0.0}, r"mu must lie in \(0, inf\], found 0.0"),
-        ({"lr": -1.0}, r"lr must lie in \(0, inf\], found -1.0"),
+        ({"mu": 0.0}, r"mu must be a finite number above 0, found 0.0"),
+        ({"lr": -1.0}, r"lr must be a finite number above 0, found -1.0"),
         ({"mu": 10.0, "lr": 1.0}, "3 mu lr / 4 must be below 1, found mu=10.0 and lr=1.0"),
         ({"seed": 0.5}, "seed must be an integer .*, found 0.5"),
         ({"parameters": []}, r"parameters must be an iterable of at least one tensor, found \[\]"),

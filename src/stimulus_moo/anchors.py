@@ -183,6 +183,8 @@ class AdaptiveBatch(Anchor):
         self.source = as_source(dataset, collate_fn)
         if isinstance(epsilon, str) and epsilon != "auto":
             raise InvalidOption(f"epsilon must be a number > 0 or 'auto', found {epsilon!r}")
+        if isinstance(epsilon, str) and isinstance(self.source, Stream):
+            raise InvalidOption("epsilon='auto' needs a data set with an end, found a stream; give epsilon a number")
         #: None where only gamma counts
         self.epsilon = None if isinstance(epsilon, str) else real("epsilon", epsilon, low=0.0, open_low=True)
         self.estimates_variance = isinstance(sigma2, str)
@@ -192,9 +194,7 @@ class AdaptiveBatch(Anchor):
         self.variance = None if isinstance(sigma2, str) else real("sigma2", sigma2, low=0.0)
         self.c_gamma = real("c_gamma", c_gamma, low=0.0, open_low=True)
         self.c_epsilon = real("c_epsilon", c_epsilon, low=0.0, open_low=True)
-        self.momentum = real("momentum", momentum, low=0.0)
-        if self.momentum >= 1.0:
-            raise InvalidOption(f"momentum must lie in [0, 1), found {momentum!r}")
+        self.momentum = real("momentum", momentum, low=0.0, high=1.0, open_high=True)
         self.micro_batch = positive_integer("micro_batch", micro_batch)
         self.generator = torch.Generator().manual_seed(seed_number(seed))
         self.window = 0.0  # sum over i of ||alpha^(t-i) d_i||^2 since the last anchor

@@ -21,7 +21,14 @@ from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.objective import Losses
-from stimulus_moo.options import optional_function, positive_integer, real, seed_number
+from stimulus_moo.options import (
+    optional_function,
+    positive_integer,
+    positive_integer_or_auto,
+    positive_or_auto,
+    real,
+    seed_number,
+)
 from stimulus_moo.progress import ProgressBar
 from stimulus_moo.result import Result
 from stimulus_moo.run import Run, take_over
@@ -37,7 +44,7 @@ class Progress:
 
     Attributes:
         step: the number of steps done.
-        record: the step's entry of the history: step, samples, gradients, losses, weights, sq_norm, anchored, and
+        record: the step's entry of the history: step, samples, gradients, losses, weights, sq_norm, anchored, lr, and
             stationarity where it was evaluated.
         model, multigradient, optimizer: the live objects.
     """
@@ -98,13 +105,16 @@ def fit(
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
         lr: the step size, or ``"auto"``: the distance gone over the gradients seen, see ``SmoothnessLR``; it falls to
-            nothing on the last fifth of the way to ``steps`` or ``gradients``.
+            nothing on the last fifth of the way to ``steps`` or ``gradients``. Where ``optimizer`` is given, which has
+            its own, a number counts for ``mu`` alone.
         method: a name of ``METHODS``, or ``"auto"``: ``"filtered-m"``, which needs neither anchor nor period.
         momentum: of the heavy-ball methods.
         batch_size, period: default ceil(sqrt(n)), as the theory asks. Every batch has exactly ``batch_size`` samples;
-            the data is reshuffled when fewer are left. ``period="auto"`` anchors when the estimate's error asks for it.
+            the data is reshuffled when fewer are left. ``period`` is for the methods with ``Recursive``, and ignored by
+            the others; ``"auto"`` anchors when the estimate's error asks for it.
         guard: no recursion over steps too long for it, and no step that made things much worse, see ``Safeguard``;
-            False is the method to the letter. While nothing fires, both are the same, bit for bit.
+            False is the method to the letter. While nothing fires and no high loss is looked into, both are the same,
+            bit for bit.
         steps: how many steps at most; 1000 when no other limit is given.
         gradients: stop once so many per-sample multi-gradients have been evaluated.
         tolerance: stop once the Pareto stationarity on the evaluation data is at most this.
@@ -112,7 +122,7 @@ def fit(
         evaluate_every: evaluate after every so many steps, besides the end; with a tolerance the default is ``period``,
             or 100 if that is ``"auto"``.
         weighting: takes the place of the method's weighting.
-        optimizer: from parameters to an optimizer, in place of the method's step.
+        optimizer: from parameters to an optimizer, in place of the method's step; with ``lr="auto"`` its rate is set.
         scheduler: from the optimizer to a learning-rate schedule, stepped after every step.
         shared, micro_batch, engine: as for ``MultiGradient``.
         anchor_batch: samples per batch of an anchor pass and of an evaluation.
@@ -177,8 +187,8 @@ def fit(
     group = find_group(process_group, shard)
     settings = Settings(
         source=source,
-        lr=lr if lr == "auto" else real("lr", lr, low=0.0, open_low=True),
-        momentum=real("momentum", momentum, low=0.0, high=1.0),
+        lr=positive_or_auto("lr", lr),
+        momentum=real("momentum", momentum, low=0.0, high=1.0, open_high=True),
         batch_size=batch_size,
         period=period,
         anchor_batch=positive_integer("anchor_batch", anchor_batch),
@@ -286,16 +296,12 @@ def _sizes(source: Source | Stream, batch_size: int | None, period: int | str | 
                 "a stream has no length to derive batch_size and period from: give both, "
                 f"found batch_size={batch_size!r} and period={period!r}"
             )
-        return positive_integer("batch_size", batch_size), _period(period)
+        return positive_integer("batch_size", batch_size), positive_integer_or_auto("period", period)
     root = math.isqrt(len(source) - 1) + 1  # ceil(sqrt(n))
     batch_size = root if batch_size is None else positive_integer("batch_size", batch_size)
     if batch_size > len(source):
         raise InvalidOption(f"batch_size must be at most the number of samples, {len(source)}, found {batch_size}")
-    return batch_size, root if period is None else _period(period)
-
-
-def _period(period: Any) -> int | str:
-    return "auto" if period == "auto" else positive_integer("period", period)
+    return batch_size, root if period is None else positive_integer_or_auto("period", period)
 
 
 def _open(run: Run, folder: Path, resume: bool) -> None:

@@ -31,6 +31,9 @@ from stimulus_moo.share import ALL, Share
 #: again with the opposite sign, which is exact to rounding.
 STAGED_ENTRIES = 1 << 16
 
+#: What adding and subtracting again may cost rows updated in place, against their length: more, and they are dropped.
+LOSS = 1e-3
+
 #: Up to this many entries of U the compiled engine serves: it makes a second U for a moment.
 COMPILED_ENTRIES = 1 << 22
 
@@ -179,6 +182,8 @@ class Ledger:
     def roll_back(self) -> int:
         """Take back what ``apply`` did; rows updated in place are restored by evaluating the update again.
 
+        Where what was added is so much larger than the rows that rounding has eaten them up, there are none any more.
+
         Returns:
             How many per-sample multi-gradients that took.
         """
@@ -194,6 +199,7 @@ class Ledger:
         try:
             if torn or any(entry.intake.torn for entry in journal):
                 raise RuntimeError("a row was being written")
+            swollen = pending.sq_norms()
             for entry in reversed(journal):
                 entry.guard.restore()
                 with self._point(entry.at_previous):
@@ -203,10 +209,18 @@ class Ledger:
             pending.reach = self._reach
             if pending.first_non_finite() is not None:
                 raise OverflowError("the rows had overflown")
+            if self.revocable and self._eaten_up(swollen, pending):
+                self.rows = None
         except BaseException:
             self.clear()  # the estimator starts again rather than go on from a broken state
             raise
         return sum(entry.piece.size for entry in journal)
+
+    def _eaten_up(self, swollen: Tensor, rows: Rows) -> bool:
+        """Tell whether rounding has left too little of rows that had so large squares for a while."""
+        kinds = [self.storage.dtype_for(parameter) for parameter in self.objective.parameters]
+        most = max(LOSS / max(torch.finfo(kind).eps for kind in kinds), 4.0)
+        return bool((swollen > (most * self._kept) ** 2 * rows.sq_norms()).any())
 
     def stages(self, objectives: int) -> bool:
         """Tell whether updates of so many rows are built beside the old ones."""
@@ -293,7 +307,9 @@ class Ledger:
         parts = [batch]
         if halves:
             with suppress(InvalidBatch):  # what cannot be cut is evaluated whole
-                parts = list(split(batch, -(-leading_size(batch) // 2)))
+                found = list(split(batch, -(-leading_size(batch) // 2)))
+                if sum(map(self.objective.size, found)) == self.objective.size(batch):  # no sample is in both
+                    parts = found
         pieces = [self._pieces(part) for part in parts]
         sizes = [sum(size for _, size in part) for part in pieces]
         return [

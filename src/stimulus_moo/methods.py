@@ -107,13 +107,17 @@ def adam(parameters: Any, s: Settings) -> Optimizer:
 
 @dataclass(frozen=True)
 class Method:
-    """One row: how its estimator, its weighting and its step are built from the settings."""
+    """One row: how its estimator, its weighting and its step are built from the settings.
+
+    ``takes_auto_lr`` is False where the step is not the learning rate times the gradient, as ``lr="auto"`` needs it.
+    """
 
     name: str
     title: str
     estimator: Callable[[Settings], Estimator]
     weighting: Callable[[Settings], Weighting]
     step: Callable[[Any, Settings], Optimizer]
+    takes_auto_lr: bool = True
 
 
 _TABLE = (
@@ -147,7 +151,14 @@ _TABLE = (
         sgd,
     ),
     Method("scalarisation", "Scalarisation, SGD", lambda s: MiniBatch(), lambda s: Fixed(s.weights), sgd),
-    Method("scalarisation-adam", "Scalarisation, Adam", lambda s: MiniBatch(), lambda s: Fixed(s.weights), adam),
+    Method(
+        "scalarisation-adam",
+        "Scalarisation, Adam",
+        lambda s: MiniBatch(),
+        lambda s: Fixed(s.weights),
+        adam,
+        takes_auto_lr=False,
+    ),
 )
 
 #: Every method by name, in the order of the table.
@@ -172,7 +183,8 @@ def find_method(name: str) -> Method:
     key = str(name).lower()
     key = AUTO_METHOD if key == "auto" else key
     if key not in METHODS:
-        raise InvalidOption(f"method {name!r} is unknown; {_nearest(key, METHODS)}known are {', '.join(METHODS)}")
+        known = ("auto", *METHODS)
+        raise InvalidOption(f"method {name!r} is unknown; {_nearest(key, known)}known are {', '.join(known)}")
     return METHODS[key]
 
 

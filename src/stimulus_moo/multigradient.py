@@ -273,7 +273,7 @@ class MultiGradient(Stateful):
             self._ledger.abandon(error)
             self._take_back(guard, *memory, account, error)
             raise
-        if probe is not None and not self._watched:
+        if probe is not None and mend is None:  # no guard sees to it
             self._look(observation)
         return step
 
@@ -301,6 +301,11 @@ class MultiGradient(Stateful):
     def last_point(self) -> list[Tensor] | None:
         """The parameters' values at the last step, one tensor each, where the estimator keeps them."""
         return self._ledger.previous
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there are rows to add to; without them an estimator starts as at the first step."""
+        return self._ledger.rows is not None
 
     @property
     def revocable(self) -> bool:
@@ -535,8 +540,8 @@ class MultiGradient(Stateful):
                 "step",
                 f"the step from {seen.step - 1} to {seen.step} was {taken:.3g} times the gradient, which is "
                 f"{taken * smoothness:.0f} times 1/L for the smoothness L = {smoothness:.3g} seen on the way, and the "
-                "loss rose; take a smaller learning rate, or put Safeguard(optimizer, multigradient) around it; "
-                "see docs/guides/step-size.md",
+                "loss rose; take a smaller learning rate, or let a guard see to it (guard=True in fit, which is the "
+                "default, Safeguard in your own loop, no --no-guard on the command line); see docs/guides/step-size.md",
             )
 
     def _adopt(self) -> None:

@@ -23,14 +23,42 @@ def positive_integer(name: str, value: Any) -> int:
     return int(value)
 
 
-def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False) -> float:
-    """Return ``value`` as a finite float within [low, high], or (low, high] with ``open_low``."""
+def positive_integer_or_auto(name: str, value: Any) -> int | str:
+    """Return ``value`` as a positive int, or ``"auto"``."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    try:
+        return positive_integer(name, value)
+    except InvalidOption:
+        raise InvalidOption(f"{name} must be a positive integer or 'auto', found {value!r}") from None
+
+
+def real(
+    name: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> float:
+    """Return ``value`` as a finite float within [low, high], without its ends where they are open."""
     number = _as_float(value)
     if not math.isfinite(number):
         raise InvalidOption(f"{name} must be a finite number, found {value!r}")
-    if number > high or number < low or (open_low and number == low):
-        raise InvalidOption(f"{name} must lie in {'(' if open_low else '['}{low:g}, {high:g}], found {value!r}")
+    if number > high or number < low or (open_low and number == low) or (open_high and number == high):
+        raise InvalidOption(f"{name} must {_range(low, high, open_low, open_high)}, found {value!r}")
     return number
+
+
+def positive_or_auto(name: str, value: Any) -> float | str:
+    """Return ``value`` as a finite float above 0, or ``"auto"``."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    try:
+        return real(name, value, low=0.0, open_low=True)
+    except InvalidOption:
+        raise InvalidOption(f"{name} must be a finite number above 0, or 'auto', found {value!r}") from None
 
 
 def reals(name: str, values: Any, *, low: float = -math.inf, open_low: bool = False) -> list[float]:
@@ -86,6 +114,12 @@ class Bounded:
         if not callable(self.value):
             return float(self.value)
         return real(f"{self.name}({t})", self.value(t), low=self.low, high=self.high)
+
+
+def _range(low: float, high: float, open_low: bool, open_high: bool) -> str:
+    if high == math.inf:
+        return f"be a finite number {'above' if open_low else 'of at least'} {low:g}"
+    return f"lie in {'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
 
 
 def _as_float(value: Any) -> float:

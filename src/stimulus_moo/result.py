@@ -16,12 +16,12 @@ from stimulus_moo.errors import MissingDependency, StateMismatch
 
 
 class History:
-    """One record per step: step, samples, gradients, losses, weights, sq_norm, anchored.
+    """One record per step: step, samples, gradients, losses, weights, sq_norm, anchored, and lr as it was taken.
 
     Where the model was evaluated after the step, the record also has ``stationarity`` and ``full_losses``, the losses
     over the evaluation data; where the step was skipped (``on_nonfinite="skip"``) it has ``skipped`` and its losses,
     weights and sq_norm are NaN. Iterating gives the records as dicts; ``frame()`` gives a pandas frame. Records are
-    kept as columns of numbers, 65 bytes a step for two objectives.
+    kept as columns of numbers, 73 bytes a step for two objectives.
 
     >>> history = History()
     >>> history.add(step=0, samples=8, gradients=8, losses=[0.5, 0.7], weights=[0.4, 0.6], sq_norm=0.1, anchored=False)
@@ -74,7 +74,11 @@ class History:
         return map(self._record, range(self._size))
 
     def __getitem__(self, column: str) -> list[Any]:
-        """Return one column as a list."""
+        """Return one column as a list; NaN where a record has no such entry."""
+        if not isinstance(column, str):
+            raise TypeError(
+                f"a history is indexed by the name of a column, found {column!r}; list(history) has the records"
+            )
         if column in self._columns:
             found: list[Any] = self._columns[column][: self._size].tolist()
             return found
@@ -101,7 +105,7 @@ class History:
             raise MissingDependency("History.frame() needs pandas: pip install 'stimulus-moo[lab]'") from None
         flat = [
             {
-                **{key: row.get(key, math.nan) for key in (*self._COUNTS, "sq_norm", "stationarity")},
+                **{key: row.get(key, math.nan) for key in (*self._COUNTS, "sq_norm", "lr", "stationarity")},
                 **{f"loss_{s}": value for s, value in enumerate(row["losses"])},
                 **{f"weight_{s}": value for s, value in enumerate(row["weights"])},
                 **{f"full_loss_{s}": value for s, value in enumerate(row.get("full_losses", ()))},
@@ -173,7 +177,8 @@ class Result:
         picked: the random-clock iterate by parameter name, where ``mu`` was given.
         picked_at: its iteration t.
         alone, shortened, taken_back: how many steps took their batch's own gradient because the guard did not trust the
-            recursion, how often it lowered the step size, and how many steps it took back.
+            recursion, how often it lowered the step size because steps turned the gradient round, and how many steps it
+            took back, which shortens the step size too.
     """
 
     model: torch.nn.Module

@@ -94,11 +94,13 @@ class Run:
         batch = self.batches.at(self.step)
         step = (self.guard or self.multigradient).backward(batch)
         self._last = (batch,)
+        rate = math.nan
         if not step.skipped:
             if self.clock is not None:
                 self.clock.update()
             if self.schedule is not None:
                 self.schedule.step(done)
+            rate = float(self.optimizer.param_groups[0]["lr"]) * (1.0 if self.guard is None else self.guard.share)
             (self.guard or self.optimizer).step()
             if self.scheduler is not None:
                 self.scheduler.step()
@@ -110,6 +112,7 @@ class Run:
             weights=step.weights.tolist(),
             sq_norm=step.sq_norm.item(),
             anchored=step.anchored,
+            lr=rate,
         )
         if step.skipped:
             self.history.skip()
@@ -117,11 +120,11 @@ class Run:
         return self.history.last()
 
     def settle(self) -> None:
-        """Judge the last step, which no further one will."""
-        if self.guard is not None and self._last is not None:
+        """Judge the last step, which no further one will; of a stream, on the last batch once more, if it is here."""
+        stream = isinstance(self.settings.source, Stream)
+        if self.guard is not None and self.step and (self._last is not None or not stream):
             before = self.guard.taken_back
-            stream = isinstance(self.settings.source, Stream)
-            self.guard.settle(self._last[0] if stream else self.batches.at(self.step))
+            self.guard.settle(self._last[0] if stream and self._last else self.batches.at(self.step))
             if self.guard.taken_back > before:
                 self._measured = None
 

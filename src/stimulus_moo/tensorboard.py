@@ -70,5 +70,5 @@ def _scalars(record: dict[str, Any]) -> dict[str, float]:
         **{f"loss/{s}": value for s, value in enumerate(record["losses"])},
         **{f"weight/{s}": value for s, value in enumerate(record["weights"])},
         **{f"full_loss/{s}": value for s, value in enumerate(record.get("full_losses", ()))},
-        **{name: record[name] for name in ("sq_norm", "samples", "gradients", "stationarity") if name in record},
+        **{name: record[name] for name in ("sq_norm", "lr", "samples", "gradients", "stationarity") if name in record},
     }

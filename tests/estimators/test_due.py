@@ -40,6 +40,18 @@ def test_anchors_come_and_never_take_more_than_their_share(share: float) -> None
     assert (anchors - 1) * 256 <= share * mg.gradients  # the first one is not a choice
 
 
+def test_where_batches_cannot_be_cut_the_share_alone_decides() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).double()
+    mg = MultiGradient(model, losses, Recursive([(INPUTS, TARGETS)], "auto", share=0.25))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    anchors = []
+    for k in range(1000):
+        anchors.append(mg.backward((INPUTS[k % 256 : k % 256 + 1], TARGETS[k % 256 : k % 256 + 1])).anchored)
+        optimizer.step()
+    assert [k for k, anchored in enumerate(anchors) if anchored] == [0, 385, 770]  # 2 x 384 evaluations in between
+
+
 def test_a_larger_share_anchors_more_often() -> None:
     assert train(0.1)[1] < train(0.6)[1]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import Filtered, InvalidOption, MultiGradient, Observation
+from stimulus_moo import Filtered, InvalidOption, MiniBatch, MultiGradient, Observation
 from tests.test_probe import X, Y, jacobian, losses, network
 
 
@@ -102,6 +102,31 @@ def test_batches_that_cannot_be_cut_are_taken_as_they_are() -> None:
         mg.backward((X[k : k + 1], Y[k : k + 1]))
     assert mg.estimator.gain == 1.0
     assert (mg.samples, mg.gradients) == (4, 4)
+
+
+@pytest.mark.parametrize("borders", [[5, 7], [6]])
+def test_a_sample_is_never_cut_in_two(borders: list[int]) -> None:
+    """Samples are groups of documents here, as ``batch_size`` says, and a half of the documents may end within one."""
+    generator = torch.Generator().manual_seed(0)
+    documents, grades = torch.randn(12, 3, generator=generator), torch.rand(12, 2, generator=generator)
+    group = torch.bucketize(torch.arange(12), torch.tensor(borders), right=True)
+
+    def listwise(m: nn.Module, b: Any) -> Tensor:
+        x, y, g = b
+        parts = [-(y[g == i].softmax(0) * m(x[g == i]).log_softmax(0)).sum(0) for i in g.unique()]
+        return torch.stack(parts).mean(0)
+
+    ends = []
+    for estimator in (MiniBatch(), Filtered()):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        mg = MultiGradient(model, listwise, estimator, batch_size=lambda b: len(b[2].unique()))
+        step = mg.backward((documents, grades, group))
+        ends.append((step.losses, model.weight.grad, mg.samples))
+    (losses_of_one, gradient_of_one, count), (found, gradient, samples) = ends
+    assert samples == count == len(borders) + 1
+    assert torch.allclose(losses_of_one, found)
+    assert torch.allclose(gradient_of_one, gradient, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("options", "word"), [({"probe": 0}, "probe"), ({"memory": 1.5}, "memory")])

@@ -163,8 +163,8 @@ def test_updates_as_data() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Recursive(ANCHOR, period=0), "period must be a positive integer, found 0"),
-        (lambda: Recursive(ANCHOR, period=2.5), "period must be a positive integer, found 2.5"),  # type: ignore[arg-type]
+        (lambda: Recursive(ANCHOR, period=0), "period must be a positive integer or 'auto', found 0"),
+        (lambda: Recursive(ANCHOR, period=2.5), "period must be .* or 'auto', found 2.5"),  # type: ignore[arg-type]
         (lambda: Page(ANCHOR, probability=1.5), r"probability must lie in \[0, 1\], found 1.5"),
         (lambda: Page(ANCHOR, probability=0.5, seed=-3), "seed must be an integer .*, found -3"),
         (lambda: Storm(beta=-0.1), r"beta must lie in \[0, 1\], found -0.1"),

@@ -12,9 +12,10 @@ import stimulus_moo
 from stimulus_moo import METHODS, checkpoint
 from stimulus_moo.__main__ import main
 from stimulus_moo.lab import cli, cli_arguments
-from stimulus_moo.lab.cli_options import OPTIONS
+from stimulus_moo.lab.cli_options import OPTIONS, experiment_settings
 from stimulus_moo.lab.experiment import Settings
 from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
+from stimulus_moo.lab.groups import step_size
 from stimulus_moo.lab.runner import BASELINES
 from stimulus_moo.lab.runs import load_runs
 from stimulus_moo.lab.watch import Watch
@@ -56,8 +57,8 @@ def test_every_command_explains_itself(command):
 def test_list_names_every_experiment_study_and_method(monkeypatch):
     monkeypatch.setattr(cli_arguments, "catalogue", lambda: (EXPERIMENTS, STUDIES))
     said = call("list").stdout
-    for name in (*EXPERIMENTS, *STUDIES, *METHODS):
-        assert name in said
+    for name in (*EXPERIMENTS, *STUDIES, *METHODS, "auto"):
+        assert f" {name} " in said
 
 
 def test_every_setting_is_an_option():
@@ -123,6 +124,47 @@ def test_lr_counts_for_every_method_also_those_with_their_own(place):
     assert json.loads((place / "given/summary.json").read_text())["lr"] == 0.2
 
 
+def with_rates(monkeypatch, **rates):
+    settings = fake_lab.TINY.settings.override({"lr_of": rates})
+    tiny = dataclasses.replace(fake_lab.TINY, settings=settings)
+    monkeypatch.setattr(cli_arguments, "catalogue", lambda: ({"tiny": tiny}, {}))
+
+
+def rates_of(folder):
+    return {run.method: step_size(run) for run in load_runs(folder)}
+
+
+def test_a_comparison_with_lr_auto_keeps_the_rate_of_what_cannot_take_it(place, monkeypatch):
+    with_rates(monkeypatch, **{"mgd": 0.1, "scalarisation-adam": 0.02})
+    options = ["compare", "tiny", "--methods", "mgd,stimulus", "--lr", "auto", "--seeds", 1, "--steps", 2]
+    call(*options, "--out", "x")
+    found = rates_of(place / "x")
+    assert found == {"mgd": "auto", "stimulus": "auto", "scalarisation": "auto", "scalarisation-adam": 0.02}
+    call(*options, "--lr-of", "stimulus=0.3", "--out", "y")
+    assert rates_of(place / "y") == {**found, "stimulus": 0.3}
+
+
+def test_every_experiment_can_be_compared_with_lr_auto():
+    for experiment in EXPERIMENTS.values():
+        settings = experiment_settings(experiment, True, {"lr": "auto"}, ())
+        rates = {method: settings.for_method(method)["lr"] for method in METHODS}
+        assert {method for method, lr in rates.items() if lr != "auto"} == {"scalarisation-adam"}
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_lr_auto_without_a_rate_for_what_cannot_take_it_is_refused_before_the_first_run(place, command):
+    method = ["--method", "scalarisation-adam"] if command == "run" else []
+    said = call(command, "tiny", *method, "--lr", "auto", "--out", "x", code=2).stderr
+    assert "the step size of scalarisation-adam must be a number, found 'auto'" in said
+    assert "--lr-of scalarisation-adam=RATE" in said
+    assert not (place / "x").exists()
+
+
+def test_the_rate_of_a_single_method_may_be_auto(place):
+    call("run", "tiny", "--method", "stimulus", "--lr-of", "stimulus=auto", "--steps", 2, "--out", "x")
+    assert rates_of(place / "x") == {"stimulus": "auto"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -130,6 +172,8 @@ def test_lr_counts_for_every_method_also_those_with_their_own(place):
         (["compare", "zzz"], "there is no experiment or study 'zzz'; Known: tiny, squares"),
         (["run", "tiny", "--method", "stimulsu"], "there is no method 'stimulsu'; did you mean 'stimulus'?"),
         (["compare", "tiny", "--methods", "mgd,smdg"], "there is no method 'smdg'; did you mean"),
+        (["run", "tiny", "--method", "autoo"], "there is no method 'autoo'; did you mean 'auto'? Known: auto, mgd,"),
+        (["tune", "tiny", "--lr", "auto"], "tune tries a grid of step sizes, found --lr auto; leave it out"),
         (["run", "tiny", "--batch-size", "65"], "batch_size must be at most the number of samples, 64, found 65"),
         (["run", "tiny", "--set", "colour=1"], "setting 'colour' is unknown"),
         (["run", "tiny", "--set", "colour"], "--set must read NAME=VALUE, found 'colour'"),
@@ -162,6 +206,7 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(place, arguments, said)
         ("--lr", "nan"),
         ("--lr", "fast"),
         ("--momentum", "1.5"),
+        ("--momentum", "1"),
         ("--steps", "0"),
         ("--steps", "2.5"),
         ("--batch-size", "-3"),
@@ -173,6 +218,8 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(place, arguments, said)
         ("--weights", "0.5;0.5"),
         ("--lr-of", "mgd"),
         ("--lr-of", "mdg=0.1"),
+        ("--lr-of", "mgd=-1"),
+        ("--sigma2-of", "mgd=auto"),
         ("--seed", "-1"),
         ("--checkpoint-every", "0"),
     ],
@@ -181,6 +228,23 @@ def test_bad_values_name_the_option(place, option, value):
     result = call("run", "tiny", f"{option}={value}", code=2)
     assert f"'{option}'" in result.stderr
     assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--steps", "x", "must be a whole number of at least 1 and at most 1e+12, found 'x'"),
+        ("--steps", "0", "must be a whole number of at least 1 and at most 1e+12, found '0'"),
+        ("--steps", "1" + 12 * "0" + "1", "must be a whole number of at least 1 and at most 1e+12, found '1"),
+        ("--momentum", "x", "must be a finite number of at least 0 and below 1, found 'x'"),
+        ("--c-gamma", "0", "must be a finite number above 0, found '0'"),
+        ("--lr", "fast", "must be 'auto' or a finite number above 0, found 'fast'"),
+        ("--lr-of", "mgd=-1", "must be 'auto' or a finite number above 0, found '-1'"),
+        ("--lr-of", "mgd", "must read method=rate,method=rate, found 'mgd'"),
+    ],
+)
+def test_bad_values_are_shown_beside_what_is_wanted(option, value, said):
+    assert said in call("run", "tiny", f"{option}={value}", code=2).stderr
 
 
 def test_debug_shows_the_error_itself():

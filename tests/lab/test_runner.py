@@ -175,7 +175,7 @@ def test_a_directory_that_holds_a_run_is_refused_without_resume(tmp_path):
         ("smgd", 0, {}, "method = 'mgd', now it is 'smgd'"),
         ("mgd", 1, {}, "seed = 0, now it is 1"),
         ("mgd", 0, {"lr": 0.1}, "lr = 0.05, now it is 0.1"),
-        ("mgd", 0, {"lr_of": {}}, "moco = 0.01, now it is None"),
+        ("mgd", 0, {"lr_of": {}}, r"lr_of\['moco'\] = 0.01, now it is None"),
         ("mgd", 0, {"steps": 3}, "steps = 2, now it is 3"),
     ],
 )
@@ -314,7 +314,7 @@ def test_a_study_with_other_settings_is_refused(tmp_path):
         run_study(SQUARES, SQUARES.settings, 1, tmp_path)
     with pytest.raises(RunError, match=r"seeds = 1, now it is 2"):
         run_study(SQUARES, SQUARES.settings, 2, tmp_path, resume=True)
-    with pytest.raises(RunError, match=r"sizes = \[1, 2, 3\], now it is \[1\]"):
+    with pytest.raises(RunError, match=r"settings\['sizes'\] = \[1, 2, 3\], now it is \[1\]"):
         run_study(SQUARES, {"sizes": [1]}, 1, tmp_path, resume=True)
 
 

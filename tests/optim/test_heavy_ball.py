@@ -146,11 +146,11 @@ def test_resume_at_any_step(stop: int, tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": -0.1}, r"lr must lie in \[0, inf\], found -0.1"),
+        ({"lr": -0.1}, "lr must be a finite number of at least 0, found -0.1"),
         ({"lr": "fast"}, "lr must be a finite number, found 'fast'"),
         ({"lr": 0.1, "momentum": 1.0}, r"momentum must lie in \[0, 1\), found 1.0"),
         ({"lr": 0.1, "momentum": -0.1}, "momentum must lie in .*, found -0.1"),
-        ({"lr": 0.1, "weight_decay": -1.0}, r"weight_decay must lie in \[0, inf\], found -1.0"),
+        ({"lr": 0.1, "weight_decay": -1.0}, "weight_decay must be a finite number of at least 0, found -1.0"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

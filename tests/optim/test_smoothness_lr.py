@@ -13,11 +13,13 @@ from stimulus_moo import (
     HeavyBall,
     InvalidOption,
     MiniBatch,
+    ModelChanged,
     MultiGradient,
     Recursive,
     Safeguard,
     SmoothnessLR,
     StateMismatch,
+    StimulusWarning,
 )
 from tests.test_probe import X, Y, flat, losses, network
 
@@ -135,8 +137,74 @@ def test_the_state_round_trips_and_sets_the_rate() -> None:
     assert fresh.lr == schedule.lr
 
 
-def test_adam_is_refused() -> None:
+@pytest.mark.parametrize("name", ["Adam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "Adafactor"])
+def test_optimizers_that_divide_by_the_size_of_the_gradient_are_refused(name: str) -> None:
     model = network()
     mg = MultiGradient(model, losses, MiniBatch())
-    with pytest.raises(InvalidOption, match="Adam divides the gradient by its size"):
-        SmoothnessLR(torch.optim.Adam(model.parameters(), lr=1.0), mg)
+    with pytest.raises(InvalidOption, match=f"{name} divides the gradient by its size"):
+        SmoothnessLR(getattr(torch.optim, name)(model.parameters(), lr=1.0), mg)
+
+
+def test_the_ratios_of_groups_come_with_the_state_whatever_is_loaded_first() -> None:
+    def make(saved: Any = None) -> Any:
+        model = network()
+        mg = MultiGradient(model, losses, MiniBatch())
+        groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "momentum": 0.0}]
+        optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.9)
+        if saved is not None:
+            optimizer.load_state_dict(saved)
+        return mg, optimizer, SmoothnessLR(optimizer, mg)
+
+    mg, optimizer, schedule = make()
+    mg.backward((X, Y))
+    schedule.step()
+    optimizer.step()
+    other, resumed, again = make(optimizer.state_dict())
+    other.load_state_dict(mg.state_dict())
+    again.load_state_dict(schedule.state_dict())
+    assert [g["lr"] for g in resumed.param_groups] == [g["lr"] for g in optimizer.param_groups]
+
+
+def test_a_gradient_counts_once() -> None:
+    """A step that is skipped leaves the gradient of the one before."""
+    model = network()
+    mg = MultiGradient(model, losses, MiniBatch(), on_nonfinite="skip")
+    schedule = SmoothnessLR(torch.optim.SGD(model.parameters(), lr=1.0), mg)
+    mg.backward((X, Y))
+    schedule.step()
+    found = schedule.gradients
+    assert mg.backward((X * torch.nan, Y)).skipped
+    schedule.step()
+    assert schedule.gradients == found > 0
+
+
+def test_another_schedule_beside_it_is_noticed() -> None:
+    model = network()
+    mg = MultiGradient(model, losses, MiniBatch())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    schedule = SmoothnessLR(optimizer, mg)
+    other = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    mg.backward((X, Y))
+    schedule.step()
+    optimizer.step()
+    other.step()
+    mg.backward((X, Y))
+    with pytest.warns(StimulusWarning, match="another schedule is at work"):
+        schedule.step()
+
+
+def test_a_model_that_has_changed_needs_a_new_schedule() -> None:
+    model = network()
+    mg = MultiGradient(model, losses, MiniBatch())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    schedule = SmoothnessLR(optimizer, mg)
+    mg.backward((X, Y))
+    schedule.step()
+    model[0].requires_grad_(False)
+    mg.reset()
+    mg.backward((X, Y))
+    with pytest.raises(ModelChanged, match="build a new SmoothnessLR"):
+        schedule.step()
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))], "lr": 0.0})
+    with pytest.raises(ModelChanged, match="2 parameter groups, SmoothnessLR knows 1"):
+        schedule._set()

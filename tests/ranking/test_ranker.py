@@ -238,7 +238,7 @@ def test_a_failed_fit_keeps_the_earlier_model(
     [
         ({"loss": "hinge"}, "loss must be a function or one of softmax.*found 'hinge'"),
         ({"method": "stimulos"}, "did you mean 'stimulus'"),
-        ({"lr": 0.0}, "lr must lie in"),
+        ({"lr": 0.0}, "lr must be a finite number above 0, or 'auto', found 0.0"),
         ({"hidden": 8}, "hidden must be a sequence of widths, found 8"),
         ({"hidden": (8, 0)}, r"hidden\[1\] must be an integer of at least 1, found 0"),
         ({"epochs": 0}, "epochs must be an integer of at least 1, found 0"),

@@ -38,7 +38,7 @@ def test_a_step_that_is_changed_by_hand_does_not_change_the_weights() -> None:
     [
         ([0.0, 0.0], r"weights must hold a positive number, found \[0.0, 0.0\]"),
         ([], r"weights must hold a positive number, found \[\]"),
-        ([1.0, -1.0], r"weights\[1\] must lie in \[0, inf\], found -1.0"),
+        ([1.0, -1.0], r"weights\[1\] must be a finite number of at least 0, found -1.0"),
         ([1.0, "a"], r"weights\[1\] must be a finite number, found 'a'"),
         (torch.ones(2, 2), r"weights\[0\] must be a finite number, found \[1.0, 1.0\]"),
     ],

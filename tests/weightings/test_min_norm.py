@@ -108,8 +108,8 @@ def test_options_change_the_weights_and_never_the_rows() -> None:
 @pytest.mark.parametrize(
     ("preference", "message"),
     [
-        ([1.0, 0.0], r"preference\[1\] must lie in \(0, inf\], found 0.0"),
-        ([1.0, -1.0], r"preference\[1\] must lie in \(0, inf\], found -1.0"),
+        ([1.0, 0.0], r"preference\[1\] must be a finite number above 0, found 0.0"),
+        ([1.0, -1.0], r"preference\[1\] must be a finite number above 0, found -1.0"),
         (["a"], r"preference\[0\] must be a finite number, found 'a'"),
     ],
 )

@@ -67,8 +67,8 @@ def test_resume_continues(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gamma": -1.0}, r"gamma must lie in \[0, inf\], found -1.0"),
-        ({"gamma": 0.1, "rho": -1.0}, r"rho must lie in \[0, inf\], found -1.0"),
+        ({"gamma": -1.0}, r"gamma must be a finite number of at least 0, found -1.0"),
+        ({"gamma": 0.1, "rho": -1.0}, r"rho must be a finite number of at least 0, found -1.0"),
         ({"gamma": 0.1, "projection": "ball"}, "projection must be one of 'simplex', 'softmax', found 'ball'"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from stimulus_moo.errors import InvalidOption
 from stimulus_moo.options import positive_integer, real
 from stimulus_moo.probe import Observation
 from stimulus_moo.state import Stateful
@@ -15,8 +14,6 @@ class Periodic(Stateful):
     """Anchor every ``period`` steps."""
 
     def __init__(self, period: Any) -> None:
-        if isinstance(period, str):
-            raise InvalidOption(f"period must be a positive integer or 'auto', found {period!r}")
         self.period: int | str = positive_integer("period", period)
         self._every = self.period
 
@@ -56,9 +53,7 @@ class WhenDue(Periodic):
     optional_names = MappingProxyType({"drift": float, "signal": float})
 
     def __init__(self, share: float, tolerance: float = 0.1) -> None:
-        self.share = real("share", share, low=0.0, high=1.0, open_low=True)
-        if self.share == 1.0:
-            raise InvalidOption(f"share must lie in (0, 1), found {share!r}")
+        self.share = real("share", share, low=0.0, high=1.0, open_low=True, open_high=True)
         self.tolerance = real("tolerance", tolerance, low=0.0, open_low=True)
         self.period = "auto"
         self.error = 0.0  # variance of the estimate
@@ -70,8 +65,10 @@ class WhenDue(Periodic):
 
     def due(self, t: int) -> bool:
         """Tell whether step t is an anchor."""
-        coming = self.error + (self.drift or 0.0) * self.moved**2
-        wanted = self.signal is not None and coming > self.tolerance * self.signal
+        if self.drift is None or self.signal is None:
+            wanted = True  # batches that cannot be cut in two: the share alone decides
+        else:
+            wanted = self.error + self.drift * self.moved**2 > self.tolerance * self.signal
         return wanted and self.spent >= self.cost * (1.0 - self.share) / self.share
 
     def halves(self, t: int) -> bool:

@@ -30,10 +30,12 @@ class Filtered(Estimator):
 
     A second point costs as much again as the first. It is left out, and b is 1, while a step with the batch's gradient
     alone makes more progress for its cost: progress goes like ||d||^2 / (||d||^2 + error), so two points pay once
-    R > ||grad||^2 + 2 E*, with E* the error that the filter would settle at. Every ``probe`` steps both points are
-    evaluated all the same, to keep v, R and the smoothness up to date.
+    R > ||grad||^2 + 2 E*, with E* = v/2 + sqrt(v R - v^2/4): that is v/2 above the error the filter settles at, so two
+    points must be better by a margin. Every ``probe`` steps both points are evaluated all the same, to keep v, R and
+    the smoothness up to date.
 
-    A batch that cannot be cut in two shows no noise; then b stays 1.
+    The losses must make sense on half a batch, since its halves are evaluated apart. A batch that cannot be cut in two
+    shows no noise; then b stays 1.
 
     Args:
         probe: evaluate two points at least once in so many steps.

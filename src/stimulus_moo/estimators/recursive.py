@@ -8,6 +8,7 @@ from typing import Any
 from stimulus_moo.anchors import Anchor, as_anchor
 from stimulus_moo.estimators.base import Estimator, Update
 from stimulus_moo.estimators.due import Periodic, WhenDue
+from stimulus_moo.options import positive_integer_or_auto
 from stimulus_moo.probe import Observation
 
 
@@ -46,6 +47,7 @@ class Recursive(Estimator):
 
     def __init__(self, anchor: Iterable[Any] | Anchor, period: int | str, *, share: float = 0.5) -> None:
         self.anchor: Anchor = as_anchor(anchor)
+        period = positive_integer_or_auto("period", period)
         self.rule = WhenDue(share) if period == "auto" else Periodic(period)
         self.observes = isinstance(self.rule, WhenDue)
 

@@ -87,7 +87,9 @@ def run(
     method: Annotated[
         str | None,
         typer.Option(
-            help="A method by name; see `stimulus-moo list`.", show_default="stimulus-m", autocompletion=complete_method
+            help="A method by name, or auto; see `stimulus-moo list`.",
+            show_default="stimulus-m",
+            autocompletion=complete_method,
         ),
     ] = None,
     seed: Annotated[

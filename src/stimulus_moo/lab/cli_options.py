@@ -30,25 +30,33 @@ class SettingOption:
     low: float = -math.inf
     high: float = math.inf
     open_low: bool = False
+    open_high: bool = False
     parse: Callable[[str], Any] | None = None
 
     def check(self, value: Any) -> Any:
         """Return a value of the range, parsed; the option's name is put before the message by typer."""
-        if value is None:
-            return None
+        if value is None or self.kind is bool:
+            return value
         if self.parse is not None:
             try:
                 return self.parse(value)
             except InvalidOption as error:
                 raise typer.BadParameter(str(error)) from None
-        inside = self.low < value <= self._most if self.open_low else self.low <= value <= self._most
-        if not inside or not math.isfinite(value):
-            raise typer.BadParameter(f"must be a finite number {self._range()}, found {value}")
-        return value
+        try:
+            number = self.kind(value)
+        except ValueError:
+            number = math.nan
+        above = self.low < number if self.open_low else self.low <= number
+        below = number < self._most if self.open_high else number <= self._most
+        if not (above and below and math.isfinite(number)):
+            raise typer.BadParameter(f"must be {self._range()}, found {value!r}")
+        return number
 
     def _range(self) -> str:
-        low = f"greater than {self.low:g}" if self.open_low else f"of at least {self.low:g}"
-        return low + (f" and at most {self._most:g}" if math.isfinite(self._most) else "")
+        number = "a whole number" if self.kind is int else "a finite number"
+        low = f"above {self.low:g}" if self.open_low else f"of at least {self.low:g}"
+        high = f" and {'below' if self.open_high else 'at most'} {self._most:g}" if math.isfinite(self._most) else ""
+        return f"{number} {low}{high}"
 
     @property
     def _most(self) -> float:
@@ -60,9 +68,10 @@ def _sigma2(text: str) -> float | str:
 
 
 def _rate(text: str) -> float | str:
-    rate = _sigma2(text)
+    wanted = "must be 'auto' or a finite number above 0"
+    rate = text if text == "auto" else _float(text, wanted)
     if isinstance(rate, float) and rate <= 0.0:
-        raise typer.BadParameter(f"must be 'auto' or a finite number greater than 0, found {text}")
+        raise typer.BadParameter(f"{wanted}, found {text!r}")
     return rate
 
 
@@ -76,9 +85,19 @@ def _weights(text: str) -> list[float]:
     return [_float(item, "must be numbers separated by commas, one per task") for item in text.split(",")]
 
 
-def _rates(text: str) -> dict[str, float]:
+def _rates(text: str) -> dict[str, float | str]:
+    return {method: _rate(rate) for method, rate in _by_method(text, "rate").items()}
+
+
+def _variances(text: str) -> dict[str, float]:
+    return {method: _float(value, "must be a number") for method, value in _by_method(text, "value").items()}
+
+
+def _by_method(text: str, what: str) -> dict[str, str]:
     pairs = [item.partition("=") for item in text.split(",")]
-    return {find_method(name): _float(rate, "must read method=rate,method=rate") for name, _, rate in pairs}
+    if not all(equals for _, equals, _ in pairs):
+        raise typer.BadParameter(f"must read method={what},method={what}, found {text!r}")
+    return {find_method(name): value for name, _, value in pairs}
 
 
 def _float(text: str, wanted: str) -> float:
@@ -93,8 +112,10 @@ def _float(text: str, wanted: str) -> float:
 
 OPTIONS: dict[str, SettingOption] = {
     "lr": SettingOption(str, "Step size, for every method, or auto.", parse=_rate),
-    "lr_of": SettingOption(str, "Step sizes of single methods: method=rate,method=rate.", parse=_rates),
-    "momentum": SettingOption(float, "Momentum of the heavy-ball methods.", 0, 1),
+    "lr_of": SettingOption(
+        str, "Step sizes of single methods: method=rate,method=rate; a rate may be auto.", parse=_rates
+    ),
+    "momentum": SettingOption(float, "Momentum of the heavy-ball methods.", 0, 1, open_high=True),
     "batch_size": SettingOption(int, "Samples per mini-batch.", 1),
     "period": SettingOption(str, "Steps between two anchors, q in the paper, or auto.", parse=_period),
     "guard": SettingOption(bool, "Act on steps seen to be too long; --no-guard is the method to the letter."),
@@ -111,7 +132,7 @@ OPTIONS: dict[str, SettingOption] = {
     "evaluate_every": SettingOption(int, "Evaluate on the whole training set after every so many steps.", 1),
     "epsilon": SettingOption(str, "STIMULUS+: the accuracy aimed at, or auto.", parse=_rate),
     "sigma2": SettingOption(str, "STIMULUS+: variance of one sample's gradient, or auto.", parse=_sigma2),
-    "sigma2_of": SettingOption(str, "Variances for single methods: method=value,method=value.", parse=_rates),
+    "sigma2_of": SettingOption(str, "Variances for single methods: method=value,method=value.", parse=_variances),
     "c_gamma": SettingOption(float, "STIMULUS+: c_gamma of the adaptive anchor.", 0, open_low=True),
     "c_epsilon": SettingOption(float, "STIMULUS+: c_epsilon of the adaptive anchor.", 0, open_low=True),
     "alpha": SettingOption(float, "CR-MOGM: share of the last weights.", 0, 1),
@@ -143,11 +164,13 @@ def _parameter(name: str, option: SettingOption) -> inspect.Parameter:
         None,
         f"{flag}/--no-{flag[2:]}" if option.kind is bool else flag,
         help=option.help,
+        metavar={int: "<int>", float: "<float>"}.get(option.kind),
         callback=option.check,
         rich_help_panel=_PANEL,
         show_default=False,
     )
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=described, annotation=option.kind | None)
+    kind = bool if option.kind is bool else str  # numbers are read by ``check``, whose message has the value found
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=described, annotation=kind | None)
 
 
 def find_method(name: str) -> str:
@@ -157,7 +180,8 @@ def find_method(name: str) -> str:
         InvalidOption: there is no such method; the message suggests the nearest.
     """
     name = name.strip().lower()
-    return AUTO_METHOD if name == "auto" else find(name, METHODS, "method")
+    found = find(name, ("auto", *METHODS), "method")
+    return AUTO_METHOD if found == "auto" else found
 
 
 def find(name: str, known: Iterable[str], what: str) -> str:
@@ -183,13 +207,17 @@ def experiment_settings(
 ) -> Settings:
     """Return an experiment's settings with what the command line says.
 
-    A step size or variance given for all methods takes the place of those the experiment has for single ones.
+    A step size or variance given for all methods takes the place of those the experiment has for single ones; but a
+    method that cannot take the step size ``"auto"`` keeps its own.
     """
     changes = {**changes, **_pairs(pairs)}
+    settings = experiment.settings.override(experiment.quick) if quick else experiment.settings
     for name in ("lr", "sigma2"):
         if name in changes:
             changes.setdefault(f"{name}_of", {})
-    settings = experiment.settings.override(experiment.quick) if quick else experiment.settings
+    if changes.get("lr") == "auto":
+        own = {method: lr for method, lr in settings.lr_of.items() if not METHODS[method].takes_auto_lr}
+        changes["lr_of"] = {**own, **changes["lr_of"]}
     return settings.override(changes)
 
 

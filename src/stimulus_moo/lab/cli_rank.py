@@ -59,7 +59,7 @@ def fit(
     ] = None,
     grades: Annotated[int, typer.Option(min=2, help="How many grades such a label has at most.")] = 5,
     method: Annotated[
-        str, typer.Option(help="A method by name; see `stimulus-moo list`.", autocompletion=complete_method)
+        str, typer.Option(help="A method by name, or auto; see `stimulus-moo list`.", autocompletion=complete_method)
     ] = "stimulus-m+",
     loss: Annotated[
         str,

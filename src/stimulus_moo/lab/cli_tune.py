@@ -45,6 +45,11 @@ def tune(
         raise InvalidOption(f"{name} is a study, which chooses its step sizes itself; tune an experiment")
     names = with_baselines(chosen.methods) if methods is None else [find_method(item) for item in methods.split(",")]
     settings = experiment_settings(chosen, quick, changes, pairs or ())
+    if settings.lr == "auto":
+        raise InvalidOption(
+            f"tune tries a grid of step sizes, found --lr auto; leave it out, or see how it does with "
+            f"`stimulus-moo compare {name} --lr auto`"
+        )
     with Watch(stderr(), f"{chosen.title}: step sizes", None) as watch:
         found = [tune_method(chosen, method, settings, data=data, tell=watch.end) for method in names]
     _print(found)

@@ -43,7 +43,7 @@ class Settings:
     evaluate_every: int | None = None
     files: str | None = None
     targets: int = 8
-    lr_of: Mapping[str, float] = field(default_factory=dict)
+    lr_of: Mapping[str, float | str] = field(default_factory=dict)
     sigma2_of: Mapping[str, float] = field(default_factory=dict)
 
     def override(self, changes: Mapping[str, Any]) -> Settings:
@@ -59,13 +59,22 @@ class Settings:
         return dataclasses.replace(self, **changes)
 
     def for_method(self, method: str) -> dict[str, Any]:
-        """Return the keyword arguments of ``fit`` for a method."""
+        """Return the keyword arguments of ``fit`` for a method.
+
+        Raises:
+            InvalidOption: its step size is ``"auto"``, which it cannot take.
+        """
+        lr = self.lr_of.get(method, self.lr)
+        if lr == "auto" and not METHODS[method].takes_auto_lr:
+            raise InvalidOption(
+                f"the step size of {method} must be a number, found 'auto'; give it one with --lr-of {method}=RATE"
+            )
         options = ("epsilon", "sigma2", "c_gamma", "c_epsilon", "alpha", "beta", "gamma", "rho", "weights")
         loop = ("steps", "gradients", "momentum", "batch_size", "period", "guard", "evaluate_every")
         return {
             "method": method,
             **{name: getattr(self, name) for name in (*loop, *options)},
-            "lr": self.lr_of.get(method, self.lr),
+            "lr": lr,
             "sigma2": self.sigma2_of.get(method, self.sigma2),
         }
 

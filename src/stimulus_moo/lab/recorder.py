@@ -13,7 +13,7 @@ from stimulus_moo import Progress, StimulusWarning
 from stimulus_moo.lab.runs import METRICS, PROGRESS, SETTINGS, now, read_records, versions
 from stimulus_moo.lab.storage import Appender, RunError, plain, read_json, write_json, write_lines
 
-_RECORD = ("step", "samples", "gradients", "losses", "weights", "sq_norm", "anchored")
+_RECORD = ("step", "samples", "gradients", "losses", "weights", "sq_norm", "anchored", "lr")
 _SOMETIMES = ("skipped", "stationarity", "full_losses")
 
 

@@ -47,6 +47,11 @@ _LOOSE_ENDS = """## Loose ends of the paper, and what we chose
 #: studies of things the paper does not claim; they have pages of their own
 BEYOND = ("ranking-scale",)
 
+_GUARDED = (
+    "`fit` as it comes, with its `Safeguard`. Methods that evaluate one point are what they are above; SMGD and the "
+    "baselines are here to compare with."
+)
+
 #: the folders of the runs: the paper's settings, another step size, and the paper's under the guard
 _LABELS = ("paper", "other-step", "guarded")
 
@@ -84,7 +89,7 @@ def _experiment(name: str, claims: Sequence[Claim], blocks: Mapping[str, Group],
             lines += ["The data is synthetic.", ""]
     if guarded is not None:
         title = f"### {_step(guarded)}, guarded (no claim of the paper's), {_seeds(guarded)}"
-        lines += ["", title, "", comparison_table(guarded).markdown(), ""]
+        lines += ["", title, "", _GUARDED, "", comparison_table(guarded).markdown(), ""]
     lines += ["Samples and gradients:", "", sample_table(next(iter(blocks.values()))).markdown(), ""]
     return "\n".join(lines)
 

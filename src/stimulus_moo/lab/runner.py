@@ -67,9 +67,11 @@ def run_one(
         workers, on_nonfinite: as for ``fit``.
 
     Raises:
+        InvalidOption: the method cannot take its step size.
         RunError: the directory is in use, or holds a run already, another run or a damaged one.
         Interrupted: a signal came; the run can be resumed.
     """
+    settings.for_method(method)  # what cannot be is refused before anything is there
     training = Training(experiment, method, settings, seed, out, checkpoint_every, workers, on_nonfinite)
     group = find_group(None, shard=False)
     with ExitStack() as held:
@@ -110,9 +112,12 @@ def compare(
     A method that diverges does not end the comparison: its summary says so.
 
     Raises:
+        InvalidOption: as for ``run_one``, before any starts.
         RunError: as for ``run_one``; without ``resume`` also if any of the runs exists already, before any starts.
         Interrupted: a signal came; the comparison can be resumed.
     """
+    for method in methods:
+        settings.for_method(method)  # what cannot be is refused before the first run
     planned = [(method, seed, run_folder(out, experiment.name, method, seed)) for seed in seeds for method in methods]
     if not resume:
         for _, _, folder in planned:

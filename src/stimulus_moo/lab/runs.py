@@ -137,7 +137,7 @@ def check_same(folder: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) 
         found = kept.get(name)
         if isinstance(wanted, dict) and isinstance(found, dict):
             for key in sorted({*wanted, *found}):
-                _check_value(folder, key, found.get(key), wanted.get(key))
+                _check_value(folder, f"{name}[{key!r}]", found.get(key), wanted.get(key))
         else:
             _check_value(folder, name, found, wanted)
 

@@ -78,8 +78,8 @@ class Training:
                     "experiment": self.experiment.name,
                     "method": self.method,
                     "seed": self.seed,
-                    "lr": self.settings.for_method(self.method)["lr"],
                     **ended,
+                    "lr": self.settings.for_method(self.method)["lr"],  # as it was asked for
                     **found,
                 }
             )

@@ -95,6 +95,5 @@ class HeavyBall(Optimizer):
 def _check(options: dict[str, Any]) -> None:
     if not isinstance(options["lr"], Tensor):
         real("lr", options["lr"], low=0.0)
-    if real("momentum", options["momentum"], low=0.0) >= 1.0:
-        raise InvalidOption(f"momentum must lie in [0, 1), found {options['momentum']!r}")
+    real("momentum", options["momentum"], low=0.0, high=1.0, open_high=True)
     real("weight_decay", options["weight_decay"], low=0.0)

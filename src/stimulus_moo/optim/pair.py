@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from typing import Any
 
 from torch.optim import Optimizer
 
-from stimulus_moo.errors import InvalidOption
+from stimulus_moo.errors import InvalidOption, StimulusWarning
 from stimulus_moo.multigradient import MultiGradient
 
 
 def check_pair(optimizer: Any, multigradient: Any) -> None:
-    """Raise InvalidOption unless they are an optimizer and a MultiGradient."""
+    """Raise InvalidOption unless they are an optimizer and a MultiGradient of the same parameters."""
     if not isinstance(optimizer, Optimizer):
         raise InvalidOption(f"optimizer must be a torch.optim.Optimizer, found {optimizer!r}")
     if not isinstance(multigradient, MultiGradient):
         raise InvalidOption(f"multigradient must be a MultiGradient, found {multigradient!r}")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InvalidOption(
+            f"optimizer must step from the gradients that are there, but {type(optimizer).__name__} evaluates the loss "
+            "itself, through a closure; take SGD, HeavyBall or Adam, for instance"
+        )
+    ours = {id(parameter) for parameter in multigradient.objective.parameters}
+    if not any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
+        raise InvalidOption(
+            "optimizer must hold parameters of the model that multigradient was built with, found none of them in it"
+        )
+
+
+class Hints:
+    """Warnings about how an object is used, each given once."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, message: str) -> None:
+        """Warn the caller of the method that calls this, once."""
+        if message not in self._told:
+            self._told.add(message)
+            warnings.warn(message, StimulusWarning, stacklevel=4)

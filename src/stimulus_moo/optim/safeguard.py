@@ -16,9 +16,10 @@ from torch.optim import Optimizer
 
 from stimulus_moo.errors import NonFiniteError
 from stimulus_moo.estimators import Update
+from stimulus_moo.finite import finite
 from stimulus_moo.ledger import Account
 from stimulus_moo.multigradient import MultiGradient, Step
-from stimulus_moo.optim.pair import check_pair
+from stimulus_moo.optim.pair import Hints, check_pair
 from stimulus_moo.optim.turn import Turn
 from stimulus_moo.options import positive_integer, real
 from stimulus_moo.probe import Observation, distance
@@ -66,7 +67,9 @@ class Safeguard(Stateful):
       that length and stays until the next anchor, so until then the estimate is the batch's own gradient, as in SMGD,
       which stands longer steps. The first of these steps and every ``look``-th after it evaluate two points all the
       same, and so does any one-point step whose loss is three times its running mean. (||d|| is that of this step or of
-      the steps before it, whatever is larger: with momentum d may vanish where the path turns.)
+      the steps before it, whatever is larger, since with momentum d may vanish where the path turns; but at most that
+      of the anchor, since what the recursion adds to it may be its own error: so it is with Adam, whose steps do not
+      get shorter with d.)
     - The lambda-weighted loss of the batches rises from x_{t-1} to x_t, step after step: more than could be chance, by
       two standard deviations of its fading sum since the anchor. No step was too long, but the recursion's errors have
       added up to an estimate that leads uphill; until the next anchor it is not trusted either.
@@ -75,10 +78,10 @@ class Safeguard(Stateful):
     - ``f_A^s(x_t) > f_A^s(x_{t-1}) + rise |f_A^s(x_{t-1})| + margin (its mean so far)`` for some objective s, or a loss
       or gradient at x_t is not finite: the step is taken back. The parameters go to x_{t-1} + shorten (x_t - x_{t-1}),
       momentum is dropped (the optimizer's state is cleared), and the batch is evaluated again; the k-th time in a row
-      only shorten^k of what was left stays, and the last time nothing. The learning rate is shortened as the step was,
-      and recovers by the factor ``recover`` each step, three times as fast while turn < 0.7 and faster still while
-      turn < 0.1, up to c, which becomes four fifths of the share that was too long. The last step of a
-      training is judged by ``settle``.
+      only shorten^k of what was left stays, and the last time, or where the parameters are not finite, nothing. The
+      learning rate is shortened as the step was, and recovers by the factor ``recover`` each step, three times as fast
+      while turn < 0.7 and faster still while turn < 0.1, up to c, which becomes four fifths of the share that was too
+      long. The last step of a training is judged by ``settle``.
 
     All is counted and logged, and what was evaluated for a step that was taken back, or to look into a high loss, is in
     the counters. The rest comes from evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``,
@@ -126,7 +129,7 @@ class Safeguard(Stateful):
     """
 
     state_names = (
-        *("smoothness", "_turn", "level", "fall", "spread", "doubted", "t", "factor", "scale"),
+        *("smoothness", "_turn", "level", "fall", "spread", "doubted", "anchor", "t", "factor", "scale"),
         *("alone", "shortened", "taken_back"),
     )
     optional_names = MappingProxyType({"smoothness": float, "level": list})
@@ -160,8 +163,13 @@ class Safeguard(Stateful):
         self.fall = 0.0  # how far losses fell on the way from x_{t-1}, over its length, summed up from the anchor on
         self.spread = 0.0  # variance of that sum
         self.doubted = 0  # how many steps ago the recursion was given up, counted from 1; 0 while it goes on
+        self.anchor = math.inf  # ||d|| of the last anchor
         self._adds_up = False  # does the estimator, at this step, add a difference to what it has?
         self._looks = False  # must this step look at x_{t-1}?
+        self._lost = False  # have rows been lost in taking a step back?
+        self._seen: int | None = None  # the count of steps after the last ``backward``
+        self._open = False  # has it not been followed by ``step`` yet?
+        self._hints = Hints()
         self.t = 0
         self.factor = 1.0  # c
         self.scale = 1.0  # what the learning rate is multiplied by besides c
@@ -176,6 +184,11 @@ class Safeguard(Stateful):
         """How much the gradient changes in a step against its size; None before it was seen."""
         return self._turn.value
 
+    @property
+    def share(self) -> float:
+        """What the next step's learning rate is multiplied by."""
+        return self.factor * self.scale
+
     def backward(self, batch: Any = None) -> Step:
         """Do what ``MultiGradient.backward`` does, after taking the last step back as often as need be.
 
@@ -183,37 +196,45 @@ class Safeguard(Stateful):
             NonFiniteError: there is NaN or infinity even next to the last point, and it is not to be skipped. As after
                 any error, parameters, counters and optimizer are as they were.
         """
-        mg, retries, self._looks = self.multigradient, 0, False
-        kept: list[Tensor] = []  # x_t as the user's optimizer left it, once it is taken back
-        momentum, counts = self.optimizer.state, (mg.samples, mg.gradients)
+        mg, retries, self._looks, self._lost = self.multigradient, 0, False, False
+        if self._open and self._has_moved():
+            self._hints.tell(
+                "the parameters have moved without Safeguard.step(): call it in place of optimizer.step(), or the "
+                "guard cannot shorten the steps"
+            )
+        saved = _Saved(self)
         while True:
-            account = Account()
+            t, account = mg.t, Account()
             judge = self._judge if retries < self.patience and mg.revocable else None
             try:
                 step = mg.attempt(batch, account, mend=self._mend, judge=judge, retries=retries)
                 break
             except BaseException as error:
+                if mg.t > t:  # a signal that had to wait for the end of the step
+                    self._close(retries)
+                    raise
                 if isinstance(error, _Doubtful):
                     self._looks = True
                     self._count(account)
                     continue
                 refused = isinstance(error, _Refused | NonFiniteError)
                 hopeless = account.paired and account.before is None  # it is no better at x_{t-1}
-                if not refused or hopeless or retries == self.patience or not self._has_moved():
-                    self._put(kept)
-                    self.optimizer.state, (mg.samples, mg.gradients) = momentum, counts
-                    if isinstance(error, NonFiniteError):
-                        return mg.skip(error, anchored=account.anchored)
-                    raise
-                kept = kept or [parameter.detach().clone() for parameter in mg.objective.parameters]
-                retries += 1
-                self._take_back(error, account, self.shorten**retries if retries < self.patience else 0.0)
-        if retries:
-            self.taken_back += retries
-            self.factor *= self.scale * TAKEN_BACK**retries
-            self.scale = self.shorten ** (retries * (retries + 1) / 2)
-        assert mg.observation is not None
-        self._learn(mg.observation)
+                if refused and not hopeless and retries < self.patience and self._has_moved():
+                    retries += 1
+                    self._take_back(saved, error, account, self.shorten**retries if retries < self.patience else 0.0)
+                    self._lost = not mg.has_rows
+                    self._looks |= self._lost
+                    continue
+                if isinstance(error, _Refused):  # x_{t-1} was lost in going back: there is nowhere to go
+                    logger.warning("the step to %d cannot be taken back and stays: %s", t, error)
+                    retries = self.patience
+                    continue
+                saved.restore()
+                if isinstance(error, NonFiniteError):
+                    self._seen = mg.t
+                    return mg.skip(error, anchored=account.anchored)
+                raise
+        self._close(retries)
         return step
 
     def settle(self, batch: Any) -> None:
@@ -222,39 +243,47 @@ class Safeguard(Stateful):
         ``fit`` does so at its end. As with other measurements, what is evaluated here counts only where it takes
         something back.
         """
-        mg = self.multigradient
+        mg, saved = self.multigradient, _Saved(self)
         for retries in range(1, self.patience + 1):
             if not mg.revocable or not self._has_moved():
                 return
             account = Account()
             try:
-                mg.attempt(batch, account, mend=_look_back, judge=self._pass_judgement)
+                mg.attempt(batch, account, mend=self._look_back, judge=self._pass_judgement)
             except _Passed:
                 return
             except (_Refused, NonFiniteError) as error:
-                if account.before is None:  # it is no better at x_{t-1}
+                if account.before is None or mg.last_point is None:  # it is no better at x_{t-1}, or that is lost
                     return
-                self._take_back(error, account, self.shorten**retries if retries < self.patience else 0.0)
+                self._take_back(saved, error, account, self.shorten**retries if retries < self.patience else 0.0)
                 self.taken_back += 1
+            except BaseException:
+                saved.restore()
+                raise
 
     def step(self) -> None:
         """Take the optimizer's step, with a smaller learning rate where that was found to be needed."""
+        if self._seen != self.multigradient.t:
+            self._hints.tell(
+                "Safeguard.step() follows a step that the guard has not seen: call Safeguard.backward(batch) in place "
+                "of MultiGradient.backward(batch)"
+            )
         with self._scaled_rates():
             self.optimizer.step()
+        self._open = False
         brisk = self.turn is not None and self.turn < SHORT
         self.scale = min(1.0, self.scale * self.recover ** (BRISK if brisk else 1))
         mg = self.multigradient
         if self.doubted or not self.smoothness or mg.last_point is None or mg.norm is None:
             return
         taken = distance(mg.objective.parameters, mg.last_point)
-        if taken * self.smoothness > self.trust * max(mg.norm, math.sqrt(self._turn.lengths)):
+        if taken * self.smoothness > self.trust * min(max(mg.norm, math.sqrt(self._turn.lengths)), self.anchor):
             self.doubted = 1
-            logger.debug("step %d is %.3g long, too long for the recursion", mg.t - 1, taken)
 
     def _mend(self, update: Update) -> Update:
         """Put the batch's own gradient in the place of a recursion that is not trusted."""
         self._adds_up = update.anchor is None and update.keep == 1.0
-        alone = self.doubted > 0 and self._adds_up
+        alone = self._adds_up and (self.doubted > 0 or self._lost)
         looks = self._looks and update.anchor is None and not update.before
         if not alone and not looks:
             return update
@@ -262,6 +291,8 @@ class Safeguard(Stateful):
         return Update(keep=0.0, now=1.0, before=-share, halves=update.halves)
 
     def _judge(self, seen: Observation) -> None:
+        if seen.moved is not None and not math.isfinite(seen.moved):
+            raise _Refused("the parameters are not finite")
         level = [0.0] * len(seen.losses) if self.level is None else self.level
         if seen.before is None:
             doubtful = any(now > DOUBTFUL * mean for now, mean in zip(seen.losses.tolist(), level, strict=True))
@@ -269,17 +300,33 @@ class Safeguard(Stateful):
                 raise _Doubtful
             return
         for s, (was, now) in enumerate(zip(seen.before.tolist(), seen.losses.tolist(), strict=True)):
-            if now > was + self.rise * abs(was) + self.margin * level[s]:
+            if now > was + self.rise * abs(was) + self.margin * level[s] and self._has_moved():
                 raise _Refused(f"the loss of objective {s} rose from {was:.4g} to {now:.4g} on the same batch")
 
     def _pass_judgement(self, seen: Observation) -> None:
         self._judge(seen)
         raise _Passed
 
+    def _close(self, retries: int) -> None:
+        """Take in what a step that was made has shown, after so many had been taken back."""
+        if retries:
+            self.taken_back += retries
+            self.factor *= self.scale * TAKEN_BACK**retries
+            self.scale = self.shorten ** (retries * (retries + 1) / 2)
+        if self._lost and self._adds_up:
+            self.doubted = max(self.doubted, 1)
+        self._seen, self._open = self.multigradient.t, True
+        assert self.multigradient.observation is not None
+        self._learn(self.multigradient.observation)
+
     def _learn(self, seen: Observation) -> None:
+        if seen.anchored:
+            self.anchor = self.multigradient.norm or 0.0
         if seen.anchored or not self._adds_up:
             self.doubted = 0
         elif self.doubted:
+            if self.doubted == 1:
+                logger.debug("from step %d to the next anchor batches' own gradients are taken", seen.step)
             self.doubted += 1
             self.alone += 1
         self._steady(seen)
@@ -321,7 +368,7 @@ class Safeguard(Stateful):
 
     def _has_moved(self) -> bool:
         start = self.multigradient.last_point
-        return start is not None and distance(self.multigradient.objective.parameters, start) > 0.0
+        return start is not None and distance(self.multigradient.objective.parameters, start) != 0.0  # or NaN
 
     def _count(self, account: Account) -> None:
         """Put an evaluation that came to nothing into the counters."""
@@ -329,30 +376,30 @@ class Safeguard(Stateful):
         self.multigradient.gradients += account.gradients
 
     @torch.no_grad()
-    def _take_back(self, error: BaseException, account: Account, left: float) -> None:
+    def _take_back(self, saved: _Saved, error: BaseException, account: Account, left: float) -> None:
         mg = self.multigradient
+        saved.keep()
         self._count(account)
         logger.info("the step to %d was taken back and shortened: %s", mg.t, error)
         start = mg.last_point
         assert start is not None
+        if not all(finite(parameter.detach()) for parameter in mg.objective.parameters):
+            left = 0.0
         for parameter, origin in zip(mg.objective.parameters, start, strict=True):
             parameter.copy_(torch.lerp(origin, parameter.detach(), left) if left else origin)
         self.optimizer.state = defaultdict(dict)
 
-    @torch.no_grad()
-    def _put(self, values: list[Tensor]) -> None:
-        if values:
-            for parameter, value in zip(self.multigradient.objective.parameters, values, strict=True):
-                parameter.copy_(value)
+    def _look_back(self, update: Update) -> Update:
+        """Evaluate the batch at both points, whatever the estimator wants, in a way that can be taken back."""
+        return Update(keep=float(self.multigradient.has_rows), now=1.0, before=-1.0)
 
     @contextmanager
     def _scaled_rates(self) -> Iterator[None]:
         """Multiply the learning rates for the time of a step, so that schedules see their own."""
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        scale = self.factor * self.scale
-        if scale != 1.0:
+        if self.share != 1.0:
             for group in self.optimizer.param_groups:
-                group["lr"] = group["lr"] * scale
+                group["lr"] = group["lr"] * self.share
         try:
             yield
         finally:
@@ -360,9 +407,29 @@ class Safeguard(Stateful):
                 group["lr"] = rate
 
 
-def _look_back(update: Update) -> Update:
-    """Evaluate the batch at both points, whatever the estimator wants, in a way that can be taken back."""
-    return Update(keep=1.0, now=1.0, before=-1.0)
+class _Saved:
+    """What taking steps back changes besides the guard's own state; parameters are copied once one is."""
+
+    def __init__(self, guard: Safeguard) -> None:
+        mg = guard.multigradient
+        self._guard, self._momentum, self._taken_back = guard, guard.optimizer.state, guard.taken_back
+        self._counts = mg.samples, mg.gradients
+        self._values: list[Tensor] = []
+
+    def keep(self) -> None:
+        """Copy the parameters, unless they were copied before."""
+        if not self._values:
+            self._values = [parameter.detach().clone() for parameter in self._guard.multigradient.objective.parameters]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back."""
+        guard, mg = self._guard, self._guard.multigradient
+        if self._values:
+            for parameter, value in zip(mg.objective.parameters, self._values, strict=True):
+                parameter.copy_(value)
+        guard.optimizer.state, guard.taken_back = self._momentum, self._taken_back
+        mg.samples, mg.gradients = self._counts
 
 
 class _Doubtful(Exception):

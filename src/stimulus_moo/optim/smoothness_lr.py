@@ -6,15 +6,18 @@ import math
 from types import MappingProxyType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, optim
 from torch.optim import Optimizer
 
-from stimulus_moo.errors import InvalidOption, StateMismatch
+from stimulus_moo.errors import InvalidOption, ModelChanged, StateMismatch
 from stimulus_moo.multigradient import MultiGradient
-from stimulus_moo.optim.pair import check_pair
+from stimulus_moo.optim.pair import Hints, check_pair
 from stimulus_moo.options import real
 from stimulus_moo.probe import distance, length
 from stimulus_moo.state import Stateful
+
+#: optimizers of torch that step by the learning rate times the gradient, or a mean of gradients
+PLAIN = (optim.SGD, optim.ASGD)
 
 #: the last share of a training, in which the rate falls to nothing
 TAIL = 0.2
@@ -40,7 +43,7 @@ class SmoothnessLR(Stateful):
 
     Until ``step`` is called for the first time the rate is 0, so that the optimizer cannot move with a rate nobody
     chose. Call it between ``backward`` and the optimizer's step. Groups keep the ratio of their rates to the first
-    group's. It keeps a copy of x_0.
+    group's. It keeps a copy of x_0. A schedule of torch beside it has no effect, since it sets the rate itself.
 
     Args:
         optimizer: SGD, ``HeavyBall`` or another that steps by its learning rate times the gradient; its rates are set
@@ -53,6 +56,7 @@ class SmoothnessLR(Stateful):
 
     Raises:
         InvalidOption: the optimizer divides the gradient by its size, as Adam does.
+        ModelChanged: parameters or groups were added, removed or frozen; build a new one.
 
     >>> import torch
     >>> from stimulus_moo import Filtered, MultiGradient, SmoothnessLR, pareto_stationarity
@@ -74,12 +78,13 @@ class SmoothnessLR(Stateful):
     True
     """
 
-    state_names = ("origin", "reached", "gradients", "ease")
+    state_names = ("origin", "reached", "gradients", "ease", "ratios", "counted")
     optional_names = MappingProxyType({"origin": list})
 
     def __init__(self, optimizer: Optimizer, multigradient: MultiGradient, *, reach: float = 1e-3) -> None:
         check_pair(optimizer, multigradient)
-        if any("betas" in group for group in optimizer.param_groups):
+        adaptive = type(optimizer).__module__.startswith("torch.optim") and not isinstance(optimizer, PLAIN)
+        if adaptive or any("betas" in group for group in optimizer.param_groups):
             raise InvalidOption(
                 "lr='auto' and SmoothnessLR are for steps of the learning rate times the gradient, but "
                 f"{type(optimizer).__name__} divides the gradient by its size; give a number, or take SGD or HeavyBall"
@@ -92,7 +97,9 @@ class SmoothnessLR(Stateful):
         self.gradients = 0.0  # G
         self.ease = 1.0  # what is left of the rate towards the end
         first = float(optimizer.param_groups[0]["lr"])
-        self._ratios = [float(group["lr"]) / first if first else 1.0 for group in optimizer.param_groups]
+        self.ratios = [float(group["lr"]) / first if first else 1.0 for group in optimizer.param_groups]
+        self.counted = 0  # evaluations up to the last ||d||^2 that G holds
+        self._hints = Hints()
         self._set()
 
     @property
@@ -107,14 +114,24 @@ class SmoothnessLR(Stateful):
             done: the share of the training that lies behind, from 0 to 1; 0 where its end is not known.
         """
         self.ease = min(1.0, (1.0 - real("done", done, low=0.0, high=1.0)) / TAIL)
-        norm = self.multigradient.norm
-        if norm:
+        if [group["lr"] for group in self.optimizer.param_groups] != self._rates:
+            self._hints.tell(
+                "the learning rate is not the one that SmoothnessLR has set, so another schedule is at work; it has no "
+                "effect: take one of the two"
+            )
+        norm, evaluations = self.multigradient.norm, self.multigradient.gradients
+        if norm and evaluations != self.counted:  # not again after a step that was skipped
             here = [parameter.detach() for parameter in self.multigradient.objective.parameters]
+            if self.origin is not None and [x.shape for x in here] != [x.shape for x in self.origin]:
+                raise ModelChanged(
+                    "the model's trainable parameters are not those SmoothnessLR has seen; build a new SmoothnessLR"
+                )
             if self.origin is None:
                 self.origin = [value.clone() for value in here]
                 self.reached = self.reach * (1.0 + length(here))
             self.reached = max(self.reached, distance(here, self.origin))
             self.gradients += norm**2
+            self.counted = evaluations
         self._set()
 
     def check_state(self, state: Any, path: str = "") -> None:
@@ -136,5 +153,12 @@ class SmoothnessLR(Stateful):
 
     def _set(self) -> None:
         rate = self.ease * self.reached / math.sqrt(self.gradients) if self.gradients else 0.0
-        for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
+        groups = self.optimizer.param_groups
+        if len(groups) != len(self.ratios):
+            raise ModelChanged(
+                f"the optimizer has {len(groups)} parameter groups, SmoothnessLR knows {len(self.ratios)}; "
+                "build a new SmoothnessLR"
+            )
+        for group, ratio in zip(groups, self.ratios, strict=True):
             group["lr"] = rate * ratio * (1.0 - group.get("momentum", 0.0))
+        self._rates = [group["lr"] for group in groups]
