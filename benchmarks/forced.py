@@ -55,7 +55,7 @@ def rows(quick: bool = False) -> list[list[object]]:
 
 def _row(method: str, guard: bool, seeds: int, budget: int, folder: Path) -> list[object]:
     cells = [{"method": method, "guard": guard, "seed": seed, "budget": budget} for seed in range(seeds)]
-    found = fill(folder, train, cells, f"5, torch {torch.__version__}")
+    found = fill(folder, train, cells, f"6, torch {torch.__version__}")
     losses = [cell["loss"] for cell in found]
     trained = f"{sum(loss < _TARGET for loss in losses)} of {seeds}"
     bar = met = ""

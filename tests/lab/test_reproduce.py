@@ -74,7 +74,11 @@ def test_the_plan_runs_resumes_and_writes_its_page(tmp_path: Path, monkeypatch: 
     river = dataclasses.replace(TINY, name="riverflow", settings=TINY.settings.override({"steps": 4}))
     monkeypatch.setattr(reproduce, "EXPERIMENTS", {**experiments, "riverflow": river})
     monkeypatch.setattr(reproduce, "STUDIES", studies)
-    parts = (reproduce.Part("riverflow", "paper"), reproduce.Part("riverflow", "other-step", {"lr": 0.2}))
+    parts = (
+        reproduce.Part("riverflow", "paper", {"guard": False}),
+        reproduce.Part("riverflow", "other-step", {"lr": 0.2, "guard": False}),
+        reproduce.Part("riverflow", "guarded", methods=("smgd",)),
+    )
     monkeypatch.setattr(reproduce, "PARTS", parts)
     page = tmp_path / "page.md"
     for _ in range(2):  # the second time everything is complete already
@@ -88,6 +92,16 @@ def test_the_plan_runs_resumes_and_writes_its_page(tmp_path: Path, monkeypatch: 
     assert "2 seeds, mean ± standard deviation" in text
     assert "Squares" in text
     assert "The data is synthetic." in text
+    guarded = text[text.index("### lr 0.05, guarded (no claim of the paper's), 2 seeds") :].split("\n\n")[2]
+    rows = [row.split(" | ")[0] for row in guarded.splitlines()[2:]]
+    assert rows == ["| SMGD", "| Scalarisation, SGD", "| Scalarisation, Adam"]
+
+
+def test_the_paper_runs_to_the_letter_and_under_the_guard() -> None:
+    labels = {(part.experiment, part.label): part.changes.get("guard", True) for part in reproduce.PARTS}
+    for name in CLAIMS:
+        assert labels[name, "paper"] is False
+        assert labels[name, "guarded"] is True
 
 
 def test_an_unknown_part_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

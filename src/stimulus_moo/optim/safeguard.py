@@ -67,12 +67,12 @@ class Safeguard(Stateful):
       that length and stays until the next anchor, so until then the estimate is the batch's own gradient, as in SMGD,
       which stands longer steps. The first of these steps and every ``look``-th after it evaluate two points all the
       same, and so does any one-point step whose loss is three times its running mean. (||d|| is that of this step or of
-      the steps before it, whatever is larger, since with momentum d may vanish where the path turns; but at most that
-      of the anchor, since what the recursion adds to it may be its own error: so it is with Adam, whose steps do not
-      get shorter with d.)
+      the steps before it, whatever is larger: with momentum d may vanish where the path turns.)
     - The lambda-weighted loss of the batches rises from x_{t-1} to x_t, step after step: more than could be chance, by
       two standard deviations of its fading sum since the anchor. No step was too long, but the recursion's errors have
-      added up to an estimate that leads uphill; until the next anchor it is not trusted either.
+      added up to an estimate that leads uphill; until the next anchor it is not trusted either. After that anchor the
+      first rule takes ||d|| for at most the anchor's, since more may be the recursion's error again, after the next one
+      for at most twice as much, and so on: Adam needs that, whose steps do not get shorter with d.
     - ``turn > 1.5``: steps near the length from which gradient descent diverges on a quadratic, 2. The learning rate is
       multiplied by c <= 1, and c by 1 - 3/t now, by 1 + 3/t while turn < 0.7 (3/t kept within 0.003 and 0.2).
     - ``f_A^s(x_t) > f_A^s(x_{t-1}) + rise |f_A^s(x_{t-1})| + margin (its mean so far)`` for some objective s, or a loss
@@ -129,7 +129,7 @@ class Safeguard(Stateful):
     """
 
     state_names = (
-        *("smoothness", "_turn", "level", "fall", "spread", "doubted", "anchor", "t", "factor", "scale"),
+        *("smoothness", "_turn", "level", "fall", "spread", "doubted", "anchor", "belief", "t", "factor", "scale"),
         *("alone", "shortened", "taken_back"),
     )
     optional_names = MappingProxyType({"smoothness": float, "level": list})
@@ -164,6 +164,7 @@ class Safeguard(Stateful):
         self.spread = 0.0  # variance of that sum
         self.doubted = 0  # how many steps ago the recursion was given up, counted from 1; 0 while it goes on
         self.anchor = math.inf  # ||d|| of the last anchor
+        self.belief = math.inf  # how many times as large it may have become since
         self._adds_up = False  # does the estimator, at this step, add a difference to what it has?
         self._looks = False  # must this step look at x_{t-1}?
         self._lost = False  # have rows been lost in taking a step back?
@@ -277,7 +278,8 @@ class Safeguard(Stateful):
         if self.doubted or not self.smoothness or mg.last_point is None or mg.norm is None:
             return
         taken = distance(mg.objective.parameters, mg.last_point)
-        if taken * self.smoothness > self.trust * min(max(mg.norm, math.sqrt(self._turn.lengths)), self.anchor):
+        length = min(max(mg.norm, math.sqrt(self._turn.lengths)), self.belief * self.anchor)
+        if taken * self.smoothness > self.trust * length:
             self.doubted = 1
 
     def _mend(self, update: Update) -> Update:
@@ -322,6 +324,7 @@ class Safeguard(Stateful):
     def _learn(self, seen: Observation) -> None:
         if seen.anchored:
             self.anchor = self.multigradient.norm or 0.0
+            self.belief *= 2.0
         if seen.anchored or not self._adds_up:
             self.doubted = 0
         elif self.doubted:
@@ -363,7 +366,7 @@ class Safeguard(Stateful):
             self.fall = FADING * self.fall + fell
             self.spread = FADING**2 * self.spread + fell**2
             if self.fall < -SURE * math.sqrt(self.spread):
-                self.doubted = 1
+                self.doubted, self.belief = 1, 0.5
                 logger.debug("up to step %d the losses rise along the recursion's estimate", seen.step)
 
     def _has_moved(self) -> bool:
