@@ -95,6 +95,7 @@ def test_where_going_back_fails_the_step_stays(
     assert step.anchored
     assert mg.t == 1
     assert "cannot be taken back and stays" in caplog.text
+    assert guard.share == 1.0
 
 
 def test_settling_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,8 +196,9 @@ def test_a_finished_run_that_is_resumed_ends_as_it_did(tmp_path: Path) -> None:
 def test_half_a_guard_is_noticed() -> None:
     model, mg, guard = make()
     mg.backward((X[:8], Y[:8]))
-    with pytest.warns(StimulusWarning, match=r"call Safeguard.backward\(batch\) in place of"):
+    with pytest.warns(StimulusWarning, match=r"call Safeguard.backward\(batch\) in place of") as caught:
         guard.step()
+    assert caught[0].filename == __file__
     guard.backward((X[:8], Y[:8]))
     guard.optimizer.step()
     with pytest.warns(StimulusWarning, match=r"without Safeguard.step\(\)"):

@@ -41,4 +41,4 @@ class Hints:
         """Warn the caller of the method that calls this, once."""
         if message not in self._told:
             self._told.add(message)
-            warnings.warn(message, StimulusWarning, stacklevel=4)
+            warnings.warn(message, StimulusWarning, stacklevel=3)

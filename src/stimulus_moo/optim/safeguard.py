@@ -203,10 +203,10 @@ class Safeguard(Stateful):
                 "the parameters have moved without Safeguard.step(): call it in place of optimizer.step(), or the "
                 "guard cannot shorten the steps"
             )
-        saved = _Saved(self)
+        saved, final = _Saved(self), False
         while True:
             t, account = mg.t, Account()
-            judge = self._judge if retries < self.patience and mg.revocable else None
+            judge = self._judge if retries < self.patience and mg.revocable and not final else None
             try:
                 step = mg.attempt(batch, account, mend=self._mend, judge=judge, retries=retries)
                 break
@@ -228,7 +228,7 @@ class Safeguard(Stateful):
                     continue
                 if isinstance(error, _Refused):  # x_{t-1} was lost in going back: there is nowhere to go
                     logger.warning("the step to %d cannot be taken back and stays: %s", t, error)
-                    retries = self.patience
+                    final = True
                     continue
                 saved.restore()
                 if isinstance(error, NonFiniteError):
