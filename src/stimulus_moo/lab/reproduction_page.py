@@ -48,8 +48,8 @@ _LOOSE_ENDS = """## Loose ends of the paper, and what we chose
 BEYOND = ("ranking-scale",)
 
 _GUARDED = (
-    "`fit` as it comes, with its `Safeguard`. Methods that evaluate one point are what they are above; SMGD and the "
-    "baselines are here to compare with."
+    "The same settings under the `Safeguard`, which is the default of `fit`. Methods that evaluate one point are what "
+    "they are above; SMGD and the baselines are here to compare with."
 )
 
 #: the folders of the runs: the paper's settings, another step size, and the paper's under the guard
