@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +14,10 @@ from torch import Tensor
 from stimulus_moo import snapshot
 from stimulus_moo.distributed import find_group, open_ledger, unwrapped
 from stimulus_moo.engines import ENGINES, Engine
-from stimulus_moo.errors import InvalidOption, ModelChanged, NonFiniteError, StateMismatch, StimulusWarning
+from stimulus_moo.errors import InvalidOption, ModelChanged, NonFiniteError, StateMismatch
 from stimulus_moo.estimators import Estimator, Update
 from stimulus_moo.guard import Guard, full_precision
+from stimulus_moo.hints import Hints
 from stimulus_moo.ledger import Account, Ledger
 from stimulus_moo.memory import MemoryEstimate, estimate
 from stimulus_moo.nonfinite import Skips, check_direction
@@ -179,7 +179,7 @@ class MultiGradient(Stateful):
         self._weights: Tensor | None = None  # lambda_{t-1}
         self._sq_norm: float | None = None  # ||d_{t-1}||^2
         self._watched = False
-        self._told: set[str] = set()  # what has been warned of
+        self._hints = Hints()
         self._skips = Skips(on_nonfinite)
 
     def backward(self, batch: Any = None) -> Step:
@@ -470,21 +470,16 @@ class MultiGradient(Stateful):
                     "moved); call reset() to start the estimator again from the model as it is now"
                 )
             self._adopt()
-        if self.estimator.finite_sum and "BatchNorm" not in self._told:
+        if self.estimator.finite_sum and "BatchNorm" not in self._hints:
             layers = self.objective.batch_norms()
             if layers:
-                self._tell(
+                self._hints.tell(
                     "BatchNorm",
                     f"BatchNorm in training mode ties the samples of a batch together ({', '.join(layers)}), so the "
                     "loss is not a finite sum and the estimate is biased; use GroupNorm or LayerNorm, or .eval() these "
                     "layers; see docs/guides/batchnorm.md",
+                    level=5,
                 )
-
-    def _tell(self, subject: str, message: str) -> None:
-        """Warn, once of each subject."""
-        if subject not in self._told:
-            self._told.add(subject)
-            warnings.warn(message, StimulusWarning, stacklevel=5)
 
     def _moved(self) -> float | None:
         """Return ||x_t - x_{t-1}|| where somebody will ask for it."""
@@ -499,7 +494,7 @@ class MultiGradient(Stateful):
         """
         if self._watched or self.estimator.observes:
             return True
-        return self._ledger.splits and "step" not in self._told and (self.t < _FIRST or self.t % _EVERY == 1)
+        return self._ledger.splits and "step" not in self._hints and (self.t < _FIRST or self.t % _EVERY == 1)
 
     def _probe(self, update: Update) -> Probe | None:
         if update.anchor is not None:
@@ -536,12 +531,13 @@ class MultiGradient(Stateful):
             return
         taken = seen.moved / math.sqrt(seen.sq_norm)
         if taken * smoothness > FAR_TOO_LONG and rise < 0:
-            self._tell(
+            self._hints.tell(
                 "step",
                 f"the step from {seen.step - 1} to {seen.step} was {taken:.3g} times the gradient, which is "
                 f"{taken * smoothness:.0f} times 1/L for the smoothness L = {smoothness:.3g} seen on the way, and the "
                 "loss rose; take a smaller learning rate, or let a guard see to it (guard=True in fit, which is the "
                 "default, Safeguard in your own loop, no --no-guard on the command line); see docs/guides/step-size.md",
+                level=5,
             )
 
     def _adopt(self) -> None:

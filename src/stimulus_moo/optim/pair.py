@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from typing import Any
 
 from torch.optim import Optimizer
 
-from stimulus_moo.errors import InvalidOption, StimulusWarning
+from stimulus_moo.errors import InvalidOption
 from stimulus_moo.multigradient import MultiGradient
 
 
@@ -29,16 +28,3 @@ def check_pair(optimizer: Any, multigradient: Any) -> None:
         raise InvalidOption(
             "optimizer must hold parameters of the model that multigradient was built with, found none of them in it"
         )
-
-
-class Hints:
-    """Warnings about how an object is used, each given once."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def tell(self, message: str) -> None:
-        """Warn the caller of the method that calls this, once."""
-        if message not in self._told:
-            self._told.add(message)
-            warnings.warn(message, StimulusWarning, stacklevel=3)

@@ -17,9 +17,10 @@ from torch.optim import Optimizer
 from stimulus_moo.errors import NonFiniteError
 from stimulus_moo.estimators import Update
 from stimulus_moo.finite import finite
+from stimulus_moo.hints import Hints
 from stimulus_moo.ledger import Account
 from stimulus_moo.multigradient import MultiGradient, Step
-from stimulus_moo.optim.pair import Hints, check_pair
+from stimulus_moo.optim.pair import check_pair
 from stimulus_moo.optim.turn import Turn
 from stimulus_moo.options import positive_integer, real
 from stimulus_moo.probe import Observation, distance
@@ -200,8 +201,10 @@ class Safeguard(Stateful):
         mg, retries, self._looks, self._lost = self.multigradient, 0, False, False
         if self._open and self._has_moved():
             self._hints.tell(
+                "step",
                 "the parameters have moved without Safeguard.step(): call it in place of optimizer.step(), or the "
-                "guard cannot shorten the steps"
+                "guard cannot shorten the steps",
+                level=3,
             )
         saved, final = _Saved(self), False
         while True:
@@ -266,8 +269,10 @@ class Safeguard(Stateful):
         """Take the optimizer's step, with a smaller learning rate where that was found to be needed."""
         if self._seen != self.multigradient.t:
             self._hints.tell(
+                "backward",
                 "Safeguard.step() follows a step that the guard has not seen: call Safeguard.backward(batch) in place "
-                "of MultiGradient.backward(batch)"
+                "of MultiGradient.backward(batch)",
+                level=3,
             )
         with self._scaled_rates():
             self.optimizer.step()

@@ -10,8 +10,9 @@ from torch import Tensor, optim
 from torch.optim import Optimizer
 
 from stimulus_moo.errors import InvalidOption, ModelChanged, StateMismatch
+from stimulus_moo.hints import Hints
 from stimulus_moo.multigradient import MultiGradient
-from stimulus_moo.optim.pair import Hints, check_pair
+from stimulus_moo.optim.pair import check_pair
 from stimulus_moo.options import real
 from stimulus_moo.probe import distance, length
 from stimulus_moo.state import Stateful
@@ -116,8 +117,10 @@ class SmoothnessLR(Stateful):
         self.ease = min(1.0, (1.0 - real("done", done, low=0.0, high=1.0)) / TAIL)
         if [group["lr"] for group in self.optimizer.param_groups] != self._rates:
             self._hints.tell(
+                "rate",
                 "the learning rate is not the one that SmoothnessLR has set, so another schedule is at work; it has no "
-                "effect: take one of the two"
+                "effect: take one of the two",
+                level=3,
             )
         norm, evaluations = self.multigradient.norm, self.multigradient.gradients
         if norm and evaluations != self.counted:  # not again after a step that was skipped
