@@ -17,8 +17,7 @@ from benchmarks.cases import Case, convolutional, mlp
 from benchmarks.sides import OurStep
 from benchmarks.timing import Timings, alternate
 from stimulus_moo import StimulusWarning
-from stimulus_moo.engines import choose
-from stimulus_moo.engines.engine import BATCHED_ENTRIES, BATCHED_OBJECTIVES
+from stimulus_moo._engine.differentiation import BATCHED_ENTRIES, BATCHED_OBJECTIVES, choose
 
 TITLE = "Engines, and growth with S, P and batch size"
 TEXT = f"""\

@@ -16,11 +16,13 @@ import torch
 from benchmarks.cases import Case, of_step_cost
 from benchmarks.sides import OurStep, as_list
 from benchmarks.timing import milliseconds
-from stimulus_moo import MultiGradient, guard, ledger, multigradient
-from stimulus_moo.engines import Engine
-from stimulus_moo.intake import Intake
-from stimulus_moo.objective import Objective
-from stimulus_moo.rows import Rows
+from stimulus_moo import MultiGradient, multigradient
+from stimulus_moo._engine import replay as guard
+from stimulus_moo._engine import transaction as ledger
+from stimulus_moo._engine.accumulator import Accumulator
+from stimulus_moo._engine.differentiation import Engine
+from stimulus_moo._engine.objective import Objective
+from stimulus_moo._engine.rows import Rows
 from stimulus_moo.weightings import MinNorm
 
 TITLE = "Where the time of a step goes"
@@ -37,10 +39,13 @@ _FORWARD, _ROWS, _COMPILED, _REST = "losses, forward", "row gradients", "compile
 _STAGES: dict[str, list[tuple[Any, list[str]]]] = {
     _FORWARD: [(Objective, ["evaluate"])],
     _ROWS: [(Engine, ["differentiate"])],
-    "adding rows": [(Intake, ["take_row", "take_one", "take_all", "end_row"]), (Rows, ["merge", "clear", "settle"])],
+    "adding rows": [
+        (Accumulator, ["take_row", "take_one", "take_all", "end_row"]),
+        (Rows, ["merge", "clear", "settle"]),
+    ],
     _COMPILED: [(ledger.Ledger, ["_apply_compiled"])],
     "exchange of x_t and x_{t-1}": [(guard.swapped, ["__enter__", "back"])],
-    "snapshots of random state and buffers": [(guard.Guard, ["__init__", "restore", "undrawn"])],
+    "snapshots of random state and buffers": [(guard.Snapshot, ["__init__", "restore", "undrawn"])],
     "Gramian": [(ledger.Ledger, ["gramian"])],
     "solver": [(MinNorm, ["__call__"]), (multigradient, ["checked"])],
     "combination": [(Rows, ["combine"])],

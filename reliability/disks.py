@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from reliability.kills import difference
-from stimulus_moo import NotWritten, checkpoint
+from stimulus_moo import NotWritten
 from stimulus_moo.lab.experiment import Experiment
 from stimulus_moo.lab.interrupt import Interrupted
 from stimulus_moo.lab.lock import FolderLock
 from stimulus_moo.lab.runner import run_one
 from stimulus_moo.lab.storage import RunError
+from stimulus_moo.training import checkpoint
 
 TITLE = "Disks and signals"
 TEXT = """

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from stimulus_moo import checkpoint
+from stimulus_moo.training import checkpoint
 
 TITLE = "Kills"
 TEXT = """

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.report import Section, load, table
-from stimulus_moo.files import write_whole
+from stimulus_moo.training.files import write_whole
 
 _TEXT = Path(__file__).with_name("text.md")
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from stimulus_moo import METHODS, PAPER_METHODS, MultiGradient
+from stimulus_moo.data.sources import as_source
 from stimulus_moo.methods import Settings
-from stimulus_moo.sources import as_source
 from tests.reference import twins
 from tests.reference.problems import NonconvexSum
 

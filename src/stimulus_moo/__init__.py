@@ -1,5 +1,7 @@
 """Stochastic multi-objective learning in PyTorch with variance-reduced multi-gradients."""
 
+from stimulus_moo._engine.memory import MemoryEstimate
+from stimulus_moo._engine.observation import Observation
 from stimulus_moo.anchors import AdaptiveBatch
 from stimulus_moo.errors import (
     DistributedError,
@@ -19,15 +21,14 @@ from stimulus_moo.errors import (
 )
 from stimulus_moo.estimators import Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking, Update
 from stimulus_moo.fit import Progress, fit
-from stimulus_moo.memory import MemoryEstimate
 from stimulus_moo.methods import AUTO_METHOD, METHODS, PAPER_METHODS, Method
 from stimulus_moo.metrics import Measurement, estimator_error, measure, pareto_stationarity
 from stimulus_moo.multigradient import MultiGradient, Step
-from stimulus_moo.optim import HeavyBall, Safeguard, SmoothnessLR
-from stimulus_moo.probe import Observation
-from stimulus_moo.random_clock import RandomClock
-from stimulus_moo.result import History, Result
-from stimulus_moo.tensorboard import TensorBoardLogger
+from stimulus_moo.optim import DoG, HeavyBall
+from stimulus_moo.safeguard import Safeguard
+from stimulus_moo.training.history import History, Result
+from stimulus_moo.training.random_clock import RandomClock
+from stimulus_moo.training.tensorboard import TensorBoardLogger
 from stimulus_moo.weightings import (
     Fixed,
     MinNorm,
@@ -47,6 +48,7 @@ __all__ = [
     "PAPER_METHODS",
     "AdaptiveBatch",
     "DistributedError",
+    "DoG",
     "Estimator",
     "Filtered",
     "Fixed",
@@ -78,7 +80,6 @@ __all__ = [
     "Result",
     "Safeguard",
     "Smoothed",
-    "SmoothnessLR",
     "StateMismatch",
     "Step",
     "StimulusError",

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from stimulus_moo import checkpoint as checkpoints
-from stimulus_moo.batches import leading_size, require_batches
+from stimulus_moo._engine.objective import Losses
+from stimulus_moo.data.batches import leading_size, require_batches
+from stimulus_moo.data.sources import Collate, Source, Stream, as_source
 from stimulus_moo.distributed import find_group
 from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
 from stimulus_moo.multigradient import MultiGradient
-from stimulus_moo.objective import Losses
 from stimulus_moo.options import (
     optional_function,
     positive_integer,
@@ -29,10 +29,10 @@ from stimulus_moo.options import (
     real,
     seed_number,
 )
-from stimulus_moo.progress import ProgressBar
-from stimulus_moo.result import Result
-from stimulus_moo.run import Run, take_over
-from stimulus_moo.sources import Collate, Source, Stream, as_source
+from stimulus_moo.training import checkpoint as checkpoints
+from stimulus_moo.training.history import Result
+from stimulus_moo.training.progress import ProgressBar
+from stimulus_moo.training.run import Run, take_over
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
@@ -104,7 +104,7 @@ def fit(
         losses: ``losses(model, batch)`` returns the S mean losses of a batch.
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
-        lr: the step size, or ``"auto"``: the distance gone over the gradients seen, see ``SmoothnessLR``; it falls to
+        lr: the step size, or ``"auto"``: the distance gone over the gradients seen, see ``DoG``; it falls to
             nothing on the last fifth of the way to ``steps`` or ``gradients``. Where ``optimizer`` is given, which has
             its own, a number counts for ``mu`` alone.
         method: a name of ``METHODS``, or ``"auto"``: ``"filtered-m"``, which needs neither anchor nor period.

@@ -11,12 +11,12 @@ import torch
 from torch.optim import Optimizer
 
 from stimulus_moo.anchors import AdaptiveBatch, Anchor, FullPass
+from stimulus_moo.data.partition import ALL, Partition
+from stimulus_moo.data.sources import Source, Stream
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
 from stimulus_moo.optim import HeavyBall
 from stimulus_moo.options import Schedule
-from stimulus_moo.share import ALL, Share
-from stimulus_moo.sources import Source, Stream
 from stimulus_moo.weightings import Fixed, MinNorm, ProjectedDescent, Smoothed, Weighting
 
 
@@ -56,7 +56,7 @@ class Settings:
     rho: float = 0.0  # MoCo, MoCo+: regularisation of lambda
     probability: Schedule | None = None  # PAGE-MOO: of an anchor; None: batch_size / (n + batch_size)
     weights: Sequence[float] | None = None  # scalarisation: None: 1/S each
-    share: Share = ALL  # which part of every batch and pass is this process's
+    share: Partition = ALL  # which part of every batch and pass is this process's
 
     @property
     def rate(self) -> float:

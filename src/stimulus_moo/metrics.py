@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.differentiation import Engine
+from stimulus_moo._engine.objective import Losses, Objective
+from stimulus_moo._engine.replay import Snapshot, full_precision
+from stimulus_moo._engine.rows import Rows
+from stimulus_moo._engine.transaction import Account, Ledger
 from stimulus_moo.anchors import FullAnchor
-from stimulus_moo.batches import require_batches
-from stimulus_moo.engines import Engine
+from stimulus_moo.data.batches import require_batches
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Update
-from stimulus_moo.guard import Guard, full_precision
-from stimulus_moo.ledger import Account, Ledger
 from stimulus_moo.multigradient import MultiGradient
-from stimulus_moo.objective import Losses, Objective
-from stimulus_moo.rows import Rows
 from stimulus_moo.weightings import MinNorm
 
 
@@ -140,7 +140,7 @@ def _mean_rows(ledger: Ledger, batches: Iterable[Any], step: int = 0) -> tuple[R
     """Return the mean gradients over the batches, their Gramian, the mean losses and the number of samples."""
     require_batches("batches", batches)
     objective = ledger.objective
-    guard = Guard(objective.model, objective.parameters)
+    guard = Snapshot(objective.model, objective.parameters)
     account = Account()
     try:
         with torch.no_grad():

@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stimulus_moo import snapshot
+from stimulus_moo._engine import store as snapshot
+from stimulus_moo._engine.differentiation import ENGINES, Engine
+from stimulus_moo._engine.interrupts import DeferredInterrupts, complete
+from stimulus_moo._engine.memory import MemoryEstimate, estimate
+from stimulus_moo._engine.nonfinite import Skips, check_direction
+from stimulus_moo._engine.objective import Losses, Objective
+from stimulus_moo._engine.observation import Observation, Probe, distance
+from stimulus_moo._engine.replay import Snapshot, full_precision
+from stimulus_moo._engine.rows import Storage
+from stimulus_moo._engine.transaction import Account, Ledger
+from stimulus_moo._engine.warnings import WarnOnce
 from stimulus_moo.distributed import find_group, open_ledger, unwrapped
-from stimulus_moo.engines import ENGINES, Engine
 from stimulus_moo.errors import InvalidOption, ModelChanged, NonFiniteError, StateMismatch
 from stimulus_moo.estimators import Estimator, Update
-from stimulus_moo.guard import Guard, full_precision
-from stimulus_moo.hints import Hints
-from stimulus_moo.ledger import Account, Ledger
-from stimulus_moo.memory import MemoryEstimate, estimate
-from stimulus_moo.nonfinite import Skips, check_direction
-from stimulus_moo.objective import Losses, Objective
 from stimulus_moo.options import choice, positive_integer
-from stimulus_moo.probe import Observation, Probe, distance
-from stimulus_moo.rows import Storage
 from stimulus_moo.state import Stateful
-from stimulus_moo.undisturbed import Undisturbed, surely
 from stimulus_moo.weightings.base import Adapter, GramianToWeights, as_weighting, checked
 from stimulus_moo.weightings.min_norm import MinNorm
 
@@ -179,7 +179,7 @@ class MultiGradient(Stateful):
         self._weights: Tensor | None = None  # lambda_{t-1}
         self._sq_norm: float | None = None  # ||d_{t-1}||^2
         self._watched = False
-        self._hints = Hints()
+        self._hints = WarnOnce()
         self._skips = Skips(on_nonfinite)
 
     def backward(self, batch: Any = None) -> Step:
@@ -223,7 +223,7 @@ class MultiGradient(Stateful):
             retries: how often this was tried before, for the observation.
         """
         self._check_model()
-        guard = Guard(self.objective.model, self.objective.parameters)
+        guard = Snapshot(self.objective.model, self.objective.parameters)
         memory = self._engine.name, self.estimator.state_dict(), self.weighting.state_dict()
         t, mode = self.t, torch.is_grad_enabled()
         try:
@@ -236,7 +236,7 @@ class MultiGradient(Stateful):
                     update = self._wanted(0, moved, mend)
                 account.anchored, account.paired = update.anchor is not None, bool(update.before)
                 # An estimator may have drawn from the global random state: both points start from where it is now.
-                replay = guard if guard.undrawn() else Guard(self.objective.model, self.objective.parameters)
+                replay = guard if guard.undrawn() else Snapshot(self.objective.model, self.objective.parameters)
                 probe = self._probe(update)
                 self._ledger.apply(update, batch, self.t, replay, account, probe)
                 losses = account.losses
@@ -265,7 +265,7 @@ class MultiGradient(Stateful):
                 self._weights, self._sq_norm = weights.detach().double().cpu().clone(), float(sq_norm)
                 self._skips.made()
 
-            surely(finish)
+            complete(finish)
         except BaseException as error:
             torch.set_grad_enabled(mode)  # a signal may strike on the way out of a context
             if self.t > t:
@@ -313,7 +313,7 @@ class MultiGradient(Stateful):
         return self._ledger.revocable
 
     def watch(self) -> None:
-        """Keep an ``Observation`` of every step in ``observation``, as ``Safeguard`` and ``SmoothnessLR`` need.
+        """Keep an ``Observation`` of every step in ``observation``, as ``Safeguard`` and ``DoG`` need.
 
         It costs no evaluations, and changes nothing.
 
@@ -549,7 +549,7 @@ class MultiGradient(Stateful):
 
     def _take_back(
         self,
-        guard: Guard,
+        guard: Snapshot,
         engine: str,
         estimator: dict[str, Any],
         weighting: dict[str, Any],
@@ -561,7 +561,7 @@ class MultiGradient(Stateful):
         except BaseException as second:
             self.reset()
             error.add_note(f"the rows could not be restored ({second!r}): the estimator starts again at the next step")
-        with Undisturbed():
+        with DeferredInterrupts():
             guard.restore()
             self._engine.name = engine
             self.estimator.load_state_dict(estimator)

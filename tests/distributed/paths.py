@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from stimulus_moo import METHODS, MultiGradient
+from stimulus_moo.data.partition import Partition
+from stimulus_moo.data.sources import as_source
 from stimulus_moo.methods import Settings
-from stimulus_moo.share import Share
-from stimulus_moo.sources import as_source
 from tests.harness import data, two_heads, two_losses, vector
 
 N, BATCH, PERIOD = 40, 8, 8
@@ -24,7 +24,7 @@ SETTINGS = Settings(
 BOUNDS = {1: (0.0, 1.0), 2: (0.0, 0.3, 1.0), 4: (0.0, 0.4, 0.4, 0.55, 1.0)}
 
 
-class Uneven(Share):
+class Uneven(Partition):
     """Shares of very different size."""
 
     def part(self, count: int) -> slice:
@@ -32,11 +32,11 @@ class Uneven(Share):
         return slice(round(count * low), round(count * high))
 
 
-def own_share() -> Share:
+def own_share() -> Partition:
     return Uneven(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else Uneven()
 
 
-def batches(steps: int, share: Share, seed: int = 5) -> list[tuple[Tensor, ...]]:
+def batches(steps: int, share: Partition, seed: int = 5) -> list[tuple[Tensor, ...]]:
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(N, generator=generator)[:BATCH][share.part(BATCH)] for _ in range(steps)]
     return [tuple(column[order] for column in COLUMNS) for order in orders]

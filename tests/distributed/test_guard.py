@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stimulus_moo import Filtered, InvalidOption, MultiGradient, Recursive, fit, ledger
+from stimulus_moo import Filtered, InvalidOption, MultiGradient, Recursive, fit
+from stimulus_moo._engine import transaction as ledger
 from tests.distributed.launch import values
 from tests.distributed.paths import COLUMNS
 from tests.harness import cut, two_heads, two_losses, vector

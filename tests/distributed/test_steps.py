@@ -24,9 +24,9 @@ from stimulus_moo import (
     Storm,
     measure,
 )
-from stimulus_moo import ledger as ledgers
+from stimulus_moo._engine import compiler
+from stimulus_moo._engine import transaction as ledgers
 from stimulus_moo.distributed import sharded, summed
-from stimulus_moo.engines import compiler
 from tests.distributed.launch import Said, launch, values
 from tests.distributed.paths import COLUMNS, Path, batches, build, follow, own_share
 from tests.harness import cut, data, differing, everything, stored_rows, train, two_heads, two_losses, vector

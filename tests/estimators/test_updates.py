@@ -213,7 +213,7 @@ class Restarting(Estimator):
 @pytest.mark.parametrize("large", [False, True])
 def test_an_anchor_may_keep_rows(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
-        monkeypatch.setattr("stimulus_moo.ledger.STAGED_ENTRIES", 0)
+        monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
     model = two_heads()
     mg = MultiGradient(model, two_losses, Restarting())
     for _ in range(3):

@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import stimulus_moo
-from stimulus_moo import METHODS, checkpoint
+from stimulus_moo import METHODS
 from stimulus_moo.__main__ import main
 from stimulus_moo.lab import cli, cli_arguments
 from stimulus_moo.lab.cli_options import OPTIONS, experiment_settings
@@ -19,6 +19,7 @@ from stimulus_moo.lab.groups import step_size
 from stimulus_moo.lab.runner import BASELINES
 from stimulus_moo.lab.runs import load_runs
 from stimulus_moo.lab.watch import Watch
+from stimulus_moo.training import checkpoint
 
 from . import fake_lab
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from stimulus_moo import METHODS, InvalidOption, StateMismatch, StimulusWarning, checkpoint
+from stimulus_moo import METHODS, InvalidOption, StateMismatch, StimulusWarning
 from stimulus_moo.lab.interrupt import Interrupted
 from stimulus_moo.lab.runner import compare, run_one, run_study
 from stimulus_moo.lab.runs import load_runs, run_folder
 from stimulus_moo.lab.storage import RunError
+from stimulus_moo.training import checkpoint
 
 from .fake_lab import SLEEP, SQUARES, TINY, build, metrics
 

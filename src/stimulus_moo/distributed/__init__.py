@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from stimulus_moo._engine.differentiation import Engine
+from stimulus_moo._engine.objective import Objective
+from stimulus_moo._engine.rows import Storage
+from stimulus_moo._engine.transaction import Ledger
 from stimulus_moo.distributed import sharded
 from stimulus_moo.distributed.group import Alone, Group, find_group, unwrapped
 from stimulus_moo.distributed.sharded import ShardedLedger, StreamedLedger
 from stimulus_moo.distributed.summed import SummedLedger
-from stimulus_moo.engines import Engine
-from stimulus_moo.ledger import Ledger
-from stimulus_moo.objective import Objective
-from stimulus_moo.rows import Storage
 
 __all__ = ["Alone", "Group", "find_group", "open_ledger", "unwrapped"]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from stimulus_moo import errors
+from stimulus_moo.data.partition import ALL, Partition
 from stimulus_moo.errors import DistributedError, InvalidOption, NonFiniteError, RankFailed, StimulusError
-from stimulus_moo.share import ALL, Share
 
 
 class Alone:
@@ -43,7 +43,7 @@ class Group:
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
-        self.share = Share(dist.get_rank(handle), dist.get_world_size(handle))
+        self.share = Partition(dist.get_rank(handle), dist.get_world_size(handle))
         self.step = 0  # t, for messages
         nccl = "nccl" in str(dist.get_backend(handle))
         self._device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")

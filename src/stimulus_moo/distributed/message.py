@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.transaction import Account
 from stimulus_moo.anchors import GROUPS, Spread
-from stimulus_moo.ledger import Account
 
 _DIGIT = 4096  # counts travel as digits that a float32 adds up exactly, for up to as many processes
 _DIGITS = 4

@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.accumulator import Accumulator
+from stimulus_moo._engine.differentiation import Engine
+from stimulus_moo._engine.memory import MemoryEstimate
+from stimulus_moo._engine.objective import Objective
+from stimulus_moo._engine.observation import Probe
+from stimulus_moo._engine.replay import Snapshot
+from stimulus_moo._engine.rows import Rows, Storage
+from stimulus_moo._engine.transaction import Account, Piece, side_of
 from stimulus_moo.anchors import Spread
 from stimulus_moo.distributed.group import Group
 from stimulus_moo.distributed.message import Head
-from stimulus_moo.distributed.rows import ShardedRows
+from stimulus_moo.distributed.sharded_rows import ShardedRows
 from stimulus_moo.distributed.summed import SummedLedger
-from stimulus_moo.engines import Engine
 from stimulus_moo.errors import DistributedError
 from stimulus_moo.estimators import Update
-from stimulus_moo.guard import Guard
-from stimulus_moo.intake import Intake
-from stimulus_moo.ledger import Account, Piece, side_of
-from stimulus_moo.memory import MemoryEstimate
-from stimulus_moo.objective import Objective
-from stimulus_moo.probe import Probe
-from stimulus_moo.rows import Rows, Storage
 
 #: Up to so many parameters a step's own S rows are collected first and split up in one message; above, row by row.
 WHOLE = 1 << 19
@@ -40,7 +40,7 @@ class ShardedLedger(SummedLedger):
         self._begun: ShardedRows | None = None  # the sum of the first part of an anchor
 
     def apply(
-        self, update: Update, batch: Any, step: int, guard: Guard, account: Account, probe: Probe | None = None
+        self, update: Update, batch: Any, step: int, guard: Snapshot, account: Account, probe: Probe | None = None
     ) -> None:
         """Build U_t together."""
         self._begun = None
@@ -128,7 +128,7 @@ class StreamedLedger(ShardedLedger):
         graphs = evaluated.graphs
         self._round(active=True, own=(len(graphs), self._masks(graphs)))
         target = self._open_rows()
-        intake = Intake(target, weight, step, side=side_of(probe, piece, len(graphs), at_previous))
+        intake = Accumulator(target, weight, step, side=side_of(probe, piece, len(graphs), at_previous))
         try:
             self.engine.differentiate(graphs, self.objective.parameters, intake, large=False)
         except DistributedError:

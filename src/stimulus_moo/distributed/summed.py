@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.differentiation import Engine
+from stimulus_moo._engine.memory import MemoryEstimate
+from stimulus_moo._engine.objective import Objective
+from stimulus_moo._engine.observation import Probe
+from stimulus_moo._engine.replay import Snapshot
+from stimulus_moo._engine.rows import Rows, Storage
+from stimulus_moo._engine.transaction import Account, Ledger
 from stimulus_moo.anchors import Anchor, Spread
-from stimulus_moo.batches import leading_size, tensors
+from stimulus_moo.data.batches import leading_size, tensors
+from stimulus_moo.distributed.fingerprint import Fingerprint, digest, mismatch, portrait_of, structure_of
 from stimulus_moo.distributed.group import Group, describe, told
 from stimulus_moo.distributed.message import Head, pack, unpack
-from stimulus_moo.distributed.portrait import Portrait, digest, mismatch, portrait_of, structure_of
-from stimulus_moo.engines import Engine
 from stimulus_moo.errors import DistributedError, InvalidBatch, InvalidLosses, InvalidOption, RankMismatch
 from stimulus_moo.estimators import Update
-from stimulus_moo.guard import Guard
-from stimulus_moo.ledger import Account, Ledger
-from stimulus_moo.memory import MemoryEstimate
-from stimulus_moo.objective import Objective
-from stimulus_moo.probe import Probe
-from stimulus_moo.rows import Rows, Storage
 
 #: Entries of U that travel in one message. Up to so many, a step is one message; a larger U follows its head in parts.
 BUCKET = 1 << 22
@@ -60,7 +60,7 @@ class SummedLedger(Ledger):
         self._step = 0
 
     def apply(
-        self, update: Update, batch: Any, step: int, guard: Guard, account: Account, probe: Probe | None = None
+        self, update: Update, batch: Any, step: int, guard: Snapshot, account: Account, probe: Probe | None = None
     ) -> None:
         """Build U_t together; before the first step, compare the processes."""
         self._step = self.group.step = step
@@ -132,7 +132,7 @@ class SummedLedger(Ledger):
         self._checked = True
 
     def _exchange_digests(
-        self, model: Portrait | None = None, structure: Portrait | None = None, *, failed: bool = False
+        self, model: Fingerprint | None = None, structure: Fingerprint | None = None, *, failed: bool = False
     ) -> Tensor:
         """Return for every process: failed, two numbers for its model, two for its batch (zero where it has none)."""
         return self.group.stack(torch.tensor([int(failed), *digest(model), *digest(structure)])).cpu()

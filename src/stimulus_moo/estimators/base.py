@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from stimulus_moo._engine.observation import Observation
 from stimulus_moo.anchors import Anchor
 from stimulus_moo.errors import InvalidOption
-from stimulus_moo.probe import Observation
 from stimulus_moo.state import Stateful
 
 

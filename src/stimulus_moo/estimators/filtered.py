@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from types import MappingProxyType
 
+from stimulus_moo._engine.observation import Observation
 from stimulus_moo.estimators.base import Estimator, Update
 from stimulus_moo.options import positive_integer, real
-from stimulus_moo.probe import Observation
 
 
 class Filtered(Estimator):

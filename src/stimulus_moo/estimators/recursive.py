@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from stimulus_moo._engine.observation import Observation
 from stimulus_moo.anchors import Anchor, as_anchor
+from stimulus_moo.estimators.anchor_schedule import EveryPeriod, WhenErrorGrows
 from stimulus_moo.estimators.base import Estimator, Update
-from stimulus_moo.estimators.due import Periodic, WhenDue
 from stimulus_moo.options import positive_integer_or_auto
-from stimulus_moo.probe import Observation
 
 
 class Recursive(Estimator):
@@ -48,8 +48,8 @@ class Recursive(Estimator):
     def __init__(self, anchor: Iterable[Any] | Anchor, period: int | str, *, share: float = 0.5) -> None:
         self.anchor: Anchor = as_anchor(anchor)
         period = positive_integer_or_auto("period", period)
-        self.rule = WhenDue(share) if period == "auto" else Periodic(period)
-        self.observes = isinstance(self.rule, WhenDue)
+        self.rule = WhenErrorGrows(share) if period == "auto" else EveryPeriod(period)
+        self.observes = isinstance(self.rule, WhenErrorGrows)
 
     @property
     def period(self) -> int | str:

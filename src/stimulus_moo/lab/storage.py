@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stimulus_moo import StimulusError
-from stimulus_moo.files import not_written, write_whole
+from stimulus_moo.training.files import not_written, write_whole
 
 
 class RunError(StimulusError):

@@ -1,7 +1,6 @@
-"""How the parameters move along d_t, beside every optimizer of ``torch.optim``."""
+"""Optimizers and step sizes, the last stop of batch -> objective -> estimator -> weighting -> step."""
 
+from stimulus_moo.optim.dog import DoG
 from stimulus_moo.optim.heavy_ball import HeavyBall
-from stimulus_moo.optim.safeguard import Safeguard
-from stimulus_moo.optim.smoothness_lr import SmoothnessLR
 
-__all__ = ["HeavyBall", "Safeguard", "SmoothnessLR"]
+__all__ = ["DoG", "HeavyBall"]

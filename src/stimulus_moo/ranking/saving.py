@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from stimulus_moo import InvalidOption, StimulusError
-from stimulus_moo.files import write_whole
 from stimulus_moo.ranking.binning import FeatureLabels
 from stimulus_moo.ranking.checks import integer
 from stimulus_moo.ranking.errors import InvalidModelFile
 from stimulus_moo.ranking.ranker import MultiLabelRanker
 from stimulus_moo.ranking.scaler import Scaler
 from stimulus_moo.ranking.scorer import Scorer
+from stimulus_moo.training.files import write_whole
 
 FORMAT = "stimulus-moo ranker"
 VERSION = 1

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stimulus_moo.files import write_whole
 from stimulus_moo.lab.data.folders import cache_folder
+from stimulus_moo.training.files import write_whole
 
 Arrays = Mapping[str, NDArray[Any]]
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]

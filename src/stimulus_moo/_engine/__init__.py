@@ -1,0 +1,1 @@
+"""Private parts behind MultiGradient: evaluation, differentiation, rows, transactions, replay and interrupts."""

@@ -1,0 +1,79 @@
+"""What a MultiGradient will hold in memory, said before training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from stimulus_moo._engine.rows import Storage
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes beyond the model, the optimizer and the activations of a forward pass.
+
+    Attributes:
+        objectives: S.
+        rows: U, the S x P matrix, without the parts of heads that an objective does not reach.
+        staging: a second U, beside which a small model's update is built so that it can be taken back exactly.
+        previous: x_{t-1}, for estimators that compare two points.
+        gradients: ``p.grad``: the direction of the last step, while that of this step is formed.
+        transient: what is held for a moment: a row of a small model, one parameter's gradient of a large one. A step
+            that is watched, by a guard or an anchor that estimates its noise, holds up to three rows more.
+
+    >>> estimate = MemoryEstimate(objectives=2, rows=8_000_000, staging=0, previous=4_000_000, gradients=8_000_000,
+    ...                           transient=1_000_000)
+    >>> estimate.total
+    21000000
+    >>> print(estimate)
+    20.0 MiB for 2 objectives: rows 7.6, staging 0.0, previous point 3.8, gradients 7.6, transient 1.0
+    """
+
+    objectives: int
+    rows: int
+    staging: int
+    previous: int
+    gradients: int
+    transient: int
+
+    @property
+    def total(self) -> int:
+        """The sum of all."""
+        return self.rows + self.staging + self.previous + self.gradients + self.transient
+
+    def __str__(self) -> str:
+        mebi = {name: getattr(self, name) / 2**20 for name in ("total", "rows", "staging", "previous", "gradients")}
+        return (
+            f"{mebi['total']:.1f} MiB for {self.objectives} objectives: rows {mebi['rows']:.1f}, staging "
+            f"{mebi['staging']:.1f}, previous point {mebi['previous']:.1f}, gradients {mebi['gradients']:.1f}, "
+            f"transient {self.transient / 2**20:.1f}"
+        )
+
+
+def estimate(
+    parameters: Sequence[Tensor],
+    objectives: int,
+    reach: Sequence[int] | None,
+    storage: Storage,
+    *,
+    staged: bool,
+    remembers: bool,
+    two_point: bool,
+) -> MemoryEstimate:
+    """Return the estimate; ``reach`` None stands for objectives that reach every parameter."""
+    masks = [(1 << objectives) - 1] * len(parameters) if reach is None else reach
+    sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
+    rows = sum(
+        mask.bit_count() * parameter.numel() * storage.dtype_for(parameter).itemsize
+        for mask, parameter in zip(masks, parameters, strict=True)
+    )
+    return MemoryEstimate(
+        objectives=objectives,
+        rows=rows,
+        staging=rows if staged and remembers else 0,
+        previous=sum(sizes) if two_point else 0,
+        gradients=2 * sum(sizes),
+        transient=sum(sizes) if staged else max(sizes),
+    )

@@ -1,0 +1,196 @@
+"""The user's ``losses(model, batch)`` as S losses and S gradient rows: checked, cut into pieces, counted."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from stimulus_moo.data.batches import leading_size, split
+from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption, NonFiniteError
+from stimulus_moo.options import positive_integer
+
+Losses = Callable[[Any, Any], Sequence[Tensor] | Tensor]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One forward pass: the S losses as numbers, and with their graphs."""
+
+    losses: Tensor
+    graphs: list[Tensor]
+
+
+class Objective:
+    """S objectives of one model, evaluated wherever the parameters stand."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        losses: Losses,
+        *,
+        shared: Iterable[Tensor] | None = None,
+        micro_batch: int | None = None,
+        batch_size: Callable[[Any], int] | None = None,
+    ) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise InvalidOption(f"model must be a torch.nn.Module, found {type(model).__name__}")
+        if not callable(losses):
+            raise InvalidOption(f"losses must be a function of (model, batch), found {losses!r}")
+        if batch_size is not None and not callable(batch_size):
+            raise InvalidOption(f"batch_size must be a function from a batch to its size, found {batch_size!r}")
+        self.model = model
+        self.losses = losses
+        self.micro_batch = None if micro_batch is None else positive_integer("micro_batch", micro_batch)
+        self.batch_size = batch_size
+        if shared is not None and (not isinstance(shared, Iterable) or isinstance(shared, Tensor)):
+            raise InvalidOption(
+                f"shared must be an iterable of parameters, for instance model.trunk.parameters(), found "
+                f"{type(shared).__name__}"
+            )
+        self.shared = None if shared is None else list(shared)
+        self.count: int | None = None  # S, known after the first step
+        self.returned = 0  # how many losses the last evaluation returned
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Take the model's trainable parameters as they are now.
+
+        Raises:
+            InvalidOption: nothing can be trained, a parameter is complex, or ``shared`` does not fit.
+        """
+        trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise InvalidOption("model must have at least one parameter with requires_grad=True, found none")
+        for name, parameter in trainable.items():
+            if not parameter.dtype.is_floating_point:
+                raise InvalidOption(f"parameters must be real floating point, found {name} of {parameter.dtype}")
+        self.decisive = self._decisive(list(trainable.values()))  # whose gradients decide the weights
+        self.names = list(trainable)
+        self.parameters = list(trainable.values())
+        self.frozen = [p for p in self.model.parameters() if not p.requires_grad]
+        self.dimension = sum(parameter.numel() for parameter in self.parameters)  # P
+        self.devices = {parameter.device for parameter in self.parameters}
+        self._signature = [_signature(parameter) for parameter in self.parameters]
+        self._batch_norms = {n: m for n, m in self.model.named_modules() if isinstance(m, _BatchNorm)}
+
+    def unchanged(self) -> bool:
+        """Tell whether the model still has the parameters that were adopted."""
+        current = [p for p in self.model.parameters() if p.requires_grad]
+        return len(current) == len(self.parameters) and all(
+            new is old and _signature(new) == signature
+            for new, old, signature in zip(current, self.parameters, self._signature, strict=True)
+        )
+
+    def pieces(self, batch: Any) -> Iterator[tuple[Any, int]]:
+        """Yield (piece, size) for the batch cut by ``micro_batch``.
+
+        Raises:
+            InvalidBatch: the batch has no size, or it is empty.
+        """
+        for piece in [batch] if self.micro_batch is None else split(batch, self.micro_batch):
+            yield piece, self.size(piece)
+
+    def size(self, batch: Any) -> int:
+        """Return the number of samples in a batch."""
+        size = leading_size(batch) if self.batch_size is None else self.batch_size(batch)
+        if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < 1:
+            raise InvalidBatch(f"a batch must hold at least one sample, found size {size!r}")
+        return int(size)
+
+    def evaluate(self, piece: Any, step: int) -> Evaluated:
+        """Run the losses on a piece where the parameters stand now.
+
+        Raises:
+            InvalidLosses: they are not S scalars that depend on the model.
+            NonFiniteError: one of them is NaN or infinite.
+        """
+        torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
+        with torch.enable_grad():
+            losses = self._scalars(self.losses(self.model, piece))
+        self.returned = len(losses)
+        values = torch.stack([loss.detach() for loss in losses])
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
+        require_finite(values, step)
+        for s, loss in enumerate(losses):
+            if not loss.requires_grad:
+                raise reaches_nothing(s)
+        return Evaluated(values, losses)
+
+    def batch_norms(self) -> list[str]:
+        """Return the names of the BatchNorm layers that use batch statistics now."""
+        return [
+            name or type(module).__name__
+            for name, module in self._batch_norms.items()
+            if module.training or module.running_mean is None
+        ]
+
+    def _decisive(self, trainable: list[Tensor]) -> list[bool]:
+        if self.shared is None:
+            return [True] * len(trainable)
+        own = {id(parameter) for parameter in self.model.parameters()}
+        for i, parameter in enumerate(self.shared):
+            if id(parameter) not in own:
+                raise InvalidOption(
+                    f"shared must hold parameters of the model, found {type(parameter).__name__} at position {i} that "
+                    "is not one; pass for instance model.trunk.parameters()"
+                )
+        chosen = {id(parameter) for parameter in self.shared}
+        decisive = [id(parameter) in chosen for parameter in trainable]
+        if not any(decisive):
+            raise InvalidOption("shared must hold at least one trainable parameter of the model, found none")
+        return decisive
+
+    def _scalars(self, returned: Any) -> list[Tensor]:
+        if isinstance(returned, Tensor):
+            if returned.dim() != 1:
+                raise InvalidLosses(
+                    f"losses must return S losses as a tuple or a 1-D tensor, found a tensor of shape "
+                    f"{list(returned.shape)}; for one objective return (loss,)"
+                )
+            losses = list(returned.unbind())
+        elif isinstance(returned, tuple | list):
+            losses = list(returned)
+        else:
+            raise InvalidLosses(
+                f"losses must return S losses as a tuple or a 1-D tensor, found {type(returned).__name__}"
+            )
+        for s, loss in enumerate(losses):
+            if not isinstance(loss, Tensor) or loss.dim() != 0 or not loss.dtype.is_floating_point:
+                found = f"shape {list(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else repr(loss)
+                raise InvalidLosses(f"loss {s} must be a real 0-d tensor, the mean over the batch, found {found}")
+        if not losses:
+            raise InvalidLosses("losses must return at least one loss, found none")
+        if self.count is not None and len(losses) != self.count:
+            raise InvalidLosses(f"losses returned {self.count} losses before and {len(losses)} now")
+        return losses
+
+
+def require_finite(losses: Tensor, step: int) -> None:
+    """Raise NonFiniteError for the first loss that is NaN or infinite."""
+    for s, value in enumerate(losses.tolist()):
+        if not math.isfinite(value):
+            raise NonFiniteError(
+                f"the loss of objective {s} is {value} at step {step}; nothing was changed: look at this batch, lower "
+                "the learning rate, or guard the loss against overflow",
+                objective=s,
+                step=step,
+            )
+
+
+def reaches_nothing(objective: int) -> InvalidLosses:
+    """Return the error for a loss that has no gradient."""
+    return InvalidLosses(
+        f"the loss of objective {objective} depends on no trainable parameter; compute it from the model's output "
+        "without .detach(), .item() or torch.no_grad()"
+    )
+
+
+def _signature(parameter: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return parameter.shape, parameter.dtype, parameter.device

@@ -1,0 +1,357 @@
+"""U, the S x P matrix of the estimate, stored in blocks: a head's row is kept only for the objective it serves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stimulus_moo._engine.finite import finite
+from stimulus_moo._engine.rounding import add_rounded
+
+_CHUNK = 1 << 13  # columns summed in the rows' own precision for the Gramian; chunks are summed in float64
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How rows are kept: None is the parameter's own type, in float32 at the least, and its own device."""
+
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether rows are kept as they come."""
+        return self == Storage()
+
+    def dtype_for(self, parameter: Tensor) -> torch.dtype:
+        """Return the type of the rows of a parameter."""
+        return torch.promote_types(parameter.dtype, torch.float32) if self.dtype is None else self.dtype
+
+    def device_for(self, parameter: Tensor) -> torch.device:
+        """Return the device of the rows of a parameter."""
+        return parameter.device if self.device is None else self.device
+
+
+class Block:
+    """The rows of the objectives that reach one group of parameters of equal type and place."""
+
+    def __init__(
+        self, objectives: list[int], members: list[int], parameters: Sequence[Tensor], storage: Storage
+    ) -> None:
+        self.objectives = objectives
+        self.members = members
+        self.sizes = [parameters[i].numel() for i in members]
+        first = parameters[members[0]]
+        self.matrix = torch.zeros(
+            len(objectives), sum(self.sizes), dtype=storage.dtype_for(first), device=storage.device_for(first)
+        )
+        # The index of the objectives, ready for gathering from and adding into S-long tensors.
+        self.index = torch.tensor(objectives)
+
+    def pieces(self, rows: Tensor, parameters: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
+        """Yield (parameter index, its columns of one or several flat rows, in the parameter's shape)."""
+        for i, part in zip(self.members, torch.split_with_sizes(rows, self.sizes, dim=-1), strict=True):
+            yield i, part.view((*rows.shape[:-1], *parameters[i].shape))
+
+
+class Rows:
+    """S rows over the model's parameters.
+
+    ``reach[i]`` is a bit mask of the objectives whose gradient has reached parameter i since the rows were last
+    cleared. Parameters with the same mask, dtype and device share one dense block, so a model without task heads has a
+    single S x P matrix, and a head that only objective s uses is stored once.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        objectives: int,
+        decisive: Sequence[bool],
+        storage: Storage | None = None,
+    ) -> None:
+        self.parameters = parameters
+        self.objectives = objectives
+        self.decisive = decisive  # does the parameter count for the Gramian (``shared=``)?
+        self.storage = storage or Storage()
+        self.reach = [0] * len(parameters)
+        self.blocks: list[Block] = []
+        self.layout = [0] * len(parameters)  # the reach there is room for; how blocks are cut decides the rounding
+        self._views: list[list[Tensor | None]] | None = None  # by objective and parameter
+        self._home: list[tuple[Block, Tensor] | None] = []  # by parameter: its block, and its columns there
+        # by parameter: bit mask of the objectives whose entries count as zero although old numbers stand there
+        self._stale = [0] * len(parameters)
+
+    def cover(self, reach: Sequence[int]) -> None:
+        """Make room for what a new evaluation reaches; values already there stay."""
+        self.reach = [old | new for old, new in zip(self.reach, reach, strict=True)]
+        self.make_room(self.reach)
+
+    def make_room(self, layout: Sequence[int]) -> None:
+        """Make room for a reach that is expected; values already there stay."""
+        if any(wanted & ~room for wanted, room in zip(layout, self.layout, strict=True)):
+            self._rebuild([wanted | room for wanted, room in zip(layout, self.layout, strict=True)])
+
+    def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
+        """Add ``weight`` times one objective's gradients, one per parameter or None, into its row."""
+        self.settle()
+        bit = 1 << objective
+        found = [bit if gradient is not None else 0 for gradient in gradients]
+        if any(new & ~old for new, old in zip(found, self.reach, strict=True)):
+            self.cover(found)
+        views = self._parts()[objective]
+        self._sum([(view, g) for view, g in zip(views, gradients, strict=True) if g is not None], weight)
+
+    def add_one(self, objective: int, i: int, gradient: Tensor, weight: float) -> None:
+        """Add ``weight`` times one objective's gradient for one parameter."""
+        bit = 1 << objective
+        if not self.reach[i] & bit:
+            self.cover([bit if k == i else 0 for k in range(len(self.reach))])
+        view = self._parts()[objective][i]
+        if self._stale[i] & bit:
+            assert view is not None
+            self._stale[i] &= ~bit
+            if self.storage.plain:
+                torch.mul(gradient, weight, out=view) if gradient.dtype == view.dtype else view.copy_(gradient * weight)
+                return
+            view.zero_()
+        self._sum([(view, gradient)], weight)
+
+    def add_stacked(self, gradients: Sequence[Tensor | None], weight: float) -> None:
+        """Add ``weight`` times all objectives' gradients: one tensor [S, *shape] per parameter, or None.
+
+        A row for which there is no room yet is not reached, unless its gradient is other than zero.
+        """
+        self.settle()
+        found = list(self.layout)
+        for i, stacked in enumerate(gradients):
+            if stacked is None:
+                found[i] = 0
+            elif self.layout[i] != (1 << self.objectives) - 1:
+                nonzero = stacked.reshape(self.objectives, -1).ne(0).any(1).tolist()
+                found[i] |= sum(1 << s for s, any_ in enumerate(nonzero) if any_)
+        if any(new & ~old for new, old in zip(found, self.reach, strict=True)):
+            self.cover(found)
+        self._parts()
+        pairs = []
+        for home, stacked in zip(self._home, gradients, strict=True):
+            if stacked is not None and home is not None:
+                block, columns = home
+                full = len(block.objectives) == self.objectives
+                pairs.append((columns, stacked if full else stacked[block.index.to(stacked.device)]))
+        self._sum(pairs, weight)
+
+    def replace(self, reach: Sequence[int], matrices: Sequence[Tensor]) -> None:
+        """Take over one matrix for each block, in the layout as it is now."""
+        self.reach = list(reach)
+        self._stale = [0] * len(self.parameters)
+        for block, matrix in zip(self.blocks, matrices, strict=True):
+            block.matrix = matrix
+        self._views, self._home = None, []  # made again when somebody asks
+
+    def load(self, objective: int, parts: Sequence[Tensor | None]) -> None:
+        """Set one row, one part per parameter or None where nothing was reached."""
+        bit = 1 << objective
+        self.cover([bit if part is not None else 0 for part in parts])
+        for view, part in zip(self._parts()[objective], parts, strict=True):
+            if part is not None and view is not None:
+                view.copy_(part)
+
+    def merge(self, other: Rows, weight: float) -> None:
+        """Add ``weight`` times other rows of the same model."""
+        self.cover(other.reach)
+        if self.layout == other.layout and type(self) is type(other):
+            for mine, theirs in zip(self.blocks, other.blocks, strict=True):
+                mine.matrix.add_(theirs.matrix, alpha=weight)
+            return
+        for objective in range(self.objectives):
+            row = other.row(objective)
+            self.add(objective, [row.get(i) for i in range(len(self.parameters))], weight)
+
+    def scale(self, factor: float) -> None:
+        """Multiply every row by a number."""
+        for block in self.blocks:
+            block.matrix.mul_(factor)
+
+    def clear(self, *, lazily: bool = False) -> None:
+        """Set every row to zero and forget what was reached; the memory is kept for the next use.
+
+        ``lazily`` leaves the zeros to ``settle``: a part that ``add_one`` writes first needs none.
+        """
+        self.reach = [0] * len(self.parameters)
+        self._stale = list(self.layout)
+        if not lazily:
+            self.settle()
+
+    def settle(self) -> None:
+        """Write the zeros that are still owed; to be called before the rows are used in any way but ``add_one``."""
+        if not any(self._stale):
+            return
+        if self._stale == self.layout:
+            for block in self.blocks:
+                block.matrix.zero_()
+        else:
+            for objective, views in enumerate(self._parts()):
+                for view, mask in zip(views, self._stale, strict=True):
+                    if view is not None and mask >> objective & 1:
+                        view.zero_()
+        self._stale = [0] * len(self.parameters)
+
+    def gramian(self) -> Tensor:
+        """Return U U^T over the parameters that decide the weights, as a float64 matrix on the CPU.
+
+        Not finite where a row is not.
+        """
+        gramian = torch.zeros(self.objectives, self.objectives, dtype=torch.float64)
+        for block in self.blocks:
+            if not self.decisive[block.members[0]]:
+                continue
+            product = _gramian(block.matrix).cpu()
+            if len(self.blocks) == 1 and len(block.objectives) == self.objectives:
+                return product
+            gramian[block.index[:, None], block.index] += product
+        return gramian
+
+    def combine(self, weights: Tensor) -> tuple[list[Tensor | None], Tensor]:
+        """Return d = sum_s weights[s] u^s, one tensor per parameter (None where nothing was reached), and ||d||^2."""
+        direction: list[Tensor | None] = [None] * len(self.parameters)
+        sq_norm = 0.0
+        for block in self.blocks:
+            whole = len(block.objectives) == self.objectives
+            flat = _combination(block.matrix, weights if whole else weights[block.index])
+            sq_norm += float(_squares(flat[None]))
+            flat = flat.to(self.parameters[block.members[0]])
+            for i, part in block.pieces(flat, self.parameters):
+                if self.reach[i]:
+                    direction[i] = part
+        return direction, torch.tensor(sq_norm, dtype=torch.float64)
+
+    def sq_norms(self) -> Tensor:
+        """Return ||u^s||^2 over all parameters for every s, in float64 on the CPU."""
+        total = torch.zeros(self.objectives, dtype=torch.float64)
+        for block in self.blocks:
+            total.index_add_(0, block.index, _squares(block.matrix).cpu())
+        return total
+
+    def first_non_finite(self) -> int | None:
+        """Return the first objective whose row holds NaN or infinity, or None."""
+        bad: set[int] = set()
+        for block in self.blocks:
+            if not finite(block.matrix):
+                sound = torch.isfinite(block.matrix).all(dim=1).tolist()
+                bad.update(s for s, ok in zip(block.objectives, sound, strict=True) if not ok)
+        return min(bad, default=None)
+
+    def row(self, objective: int) -> dict[int, Tensor]:
+        """Return the reached parts of one row by parameter index (views, not copies)."""
+        views = enumerate(self._parts()[objective])
+        return {i: view for i, view in views if view is not None and self.reach[i] >> objective & 1}
+
+    def _sum(self, pairs: Sequence[tuple[Tensor | None, Tensor]], weight: float) -> None:
+        if not self.storage.plain:
+            for view, term in pairs:
+                assert view is not None
+                add_rounded(view, term.to(view.device), weight)
+        elif pairs:
+            torch._foreach_add_([view for view, _ in pairs if view is not None], [g for _, g in pairs], alpha=weight)
+
+    def _rebuild(self, layout: list[int]) -> None:
+        self.settle()
+        kept = [self.row(s) for s in range(self.objectives)]
+        blocks = self._cut(layout)
+        for block in blocks:
+            for i, columns in block.pieces(block.matrix, self.parameters):
+                for k, s in enumerate(block.objectives):
+                    if i in kept[s]:
+                        columns[k].copy_(kept[s][i])
+        self.layout, self.blocks = layout, blocks  # together: building them may run out of memory
+        self._views, self._home = None, []
+
+    def _cut(self, layout: Sequence[int]) -> list[Block]:
+        """Return empty blocks with room for a layout."""
+        groups: dict[tuple[int, torch.dtype, torch.device, bool], list[int]] = {}
+        for i, mask in enumerate(layout):
+            if mask:
+                parameter = self.parameters[i]
+                key = (mask, parameter.dtype, parameter.device, self.decisive[i])
+                groups.setdefault(key, []).append(i)
+        return [
+            self._block([s for s in range(self.objectives) if mask >> s & 1], members)
+            for (mask, *_), members in groups.items()
+        ]
+
+    def _block(self, objectives: list[int], members: list[int]) -> Block:
+        return Block(objectives, members, self.parameters, self.storage)
+
+    def _parts(self) -> list[list[Tensor | None]]:
+        """Return by objective and parameter the view of that part of its row, or None where there is no room."""
+        if self._views is None:
+            self._views = [[None] * len(self.parameters) for _ in range(self.objectives)]
+            self._home = [None] * len(self.parameters)
+            for block in self.blocks:
+                for i, columns in block.pieces(block.matrix, self.parameters):
+                    self._home[i] = (block, columns)
+                    for s, view in zip(block.objectives, columns, strict=True):
+                        self._views[s][i] = view
+        return self._views
+
+
+def _gramian(matrix: Tensor) -> Tensor:
+    """Return M M^T in float64.
+
+    On the CPU products of float32 are summed in float32 over 8192 columns and then in float64, which is as exact as the
+    entries are and several times faster; a sum that overflows is done again in float64.
+    """
+    rows, columns = matrix.shape
+    if rows * columns <= _CHUNK * 8:
+        whole = matrix.double()
+        return whole @ whole.T
+    if matrix.device.type == "cpu" and matrix.dtype is torch.float32 and columns >= _CHUNK:
+        product = _by_numpy(matrix) if rows >= 8 else _by_torch(matrix)
+        if math.isfinite(product.diagonal().sum()):
+            return product
+    total = torch.zeros(rows, rows, dtype=torch.float64, device=matrix.device)
+    for part in matrix.split(32 * _CHUNK, dim=1):
+        part = part.double()
+        total += part @ part.T
+    return total
+
+
+def _squares(matrix: Tensor) -> Tensor:
+    """Return the squared norm of every row in float64, without a float64 copy of the whole."""
+    parts = [
+        torch.linalg.vector_norm(part, dim=1, dtype=torch.float64).square() for part in matrix.split(1 << 20, dim=1)
+    ]
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+
+def _by_numpy(matrix: Tensor) -> Tensor:
+    """numpy knows that A A^T is symmetric, and saves half of the products."""
+    entries = matrix.numpy()
+    total = np.zeros((len(matrix), len(matrix)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, matrix.shape[1], _CHUNK):
+            part = entries[:, start : start + _CHUNK]
+            total += part @ part.T
+    return torch.from_numpy(total)
+
+
+def _by_torch(matrix: Tensor) -> Tensor:
+    """All chunks in one call, where there are too few products in a chunk to pay for a call of its own."""
+    rows, columns = matrix.shape
+    chunks = columns // _CHUNK
+    whole = matrix[:, : chunks * _CHUNK].view(rows, chunks, _CHUNK).transpose(0, 1)
+    product = torch.bmm(whole, whole.transpose(1, 2)).sum(0, dtype=torch.float64)
+    rest = matrix[:, chunks * _CHUNK :].double()
+    return product + rest @ rest.T
+
+
+def _combination(matrix: Tensor, weights: Tensor) -> Tensor:
+    """Return weights^T M, in float32 at the least."""
+    if matrix.dtype in (torch.float32, torch.float64):
+        return weights.to(matrix) @ matrix
+    return torch.cat([weights.to(matrix.device, torch.float32) @ part.float() for part in matrix.split(1 << 20, dim=1)])

@@ -1,0 +1,182 @@
+"""The adaptive anchor of STIMULUS+ and STIMULUS-M+: its size follows the gradients seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.anchors.base import Anchor, Tally
+from stimulus_moo.anchors.variance import CLIP, Place, Spread
+from stimulus_moo.data.batches import pick
+from stimulus_moo.data.partition import ALL, Partition
+from stimulus_moo.data.sources import Collate, Stream, as_source
+from stimulus_moo.errors import InvalidOption
+from stimulus_moo.options import positive_integer, real, seed_number
+
+_PIECES = 4  # an anchor that estimates sigma^2 is evaluated in at least this many pieces, where it has the samples
+
+
+class AdaptiveBatch(Anchor):
+    r"""The adaptive anchor of STIMULUS+ and STIMULUS-M+ (STIMULUS, eq. 5).
+
+    .. code-block:: text
+
+        |N| = ceil(min{ c_gamma sigma^2 / gamma_t,  c_epsilon sigma^2 / epsilon,  n })       drawn without replacement
+        gamma_{t+1} = (1/q) sum_i ||d_i||^2                   over the q iterations i since the last anchor, it included
+        gamma_{t+1} = (1/q) sum_i ||alpha^(t-i) d_i||^2       with momentum alpha > 0
+
+    There is no gamma before the first anchor: its term drops out then. For an endless stream n is infinite.
+
+    Args:
+        dataset: tensors in memory, a map-style data set, or an endless iterable of samples.
+        epsilon: the accuracy ||d||^2 aimed at, > 0, or ``"auto"``: none but that of gamma, so the variance of an anchor
+            stays below gamma / c_gamma; the first anchor, which has no gamma, is then the pilot alone.
+        sigma2: bound on the variance of one sample's gradient, or ``"auto"``: the variance of the gradients' sum under
+            the last weights lambda, since that is what d is made of, from pairs of pieces of the last anchor. A few
+            samples with huge gradients do not spoil it: see ``Spread``. With ``Recursive(period="auto")`` the halves of
+            the batches between two anchors keep it up to date. The first anchor starts with a pilot of ``micro_batch``
+            samples (at least 4), which is part of the draw; every anchor has at least two samples, so that an estimate
+            of zero is not the last one.
+        c_gamma, c_epsilon: the paper's constants; theory asks c_gamma >= 8 and c_epsilon >= lr.
+        momentum: alpha of the heavy-ball step, for the momentum variant's gamma.
+        micro_batch: samples per batch handed on.
+        seed: of the draw.
+        collate_fn: for map-style data sets and streams.
+
+    >>> import torch
+    >>> from stimulus_moo import AdaptiveBatch
+    >>> anchor = AdaptiveBatch((torch.randn(1000, 3), torch.randn(1000)), epsilon=0.1, sigma2=2.0)
+    >>> anchor.size()
+    20
+    """
+
+    state_names = ("generator", "window", "terms", "variance", "source_state")
+    optional_names = MappingProxyType({"variance": float})
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        epsilon: float | str,
+        sigma2: float | str = "auto",
+        c_gamma: float = 8.0,
+        c_epsilon: float = 1.0,
+        momentum: float = 0.0,
+        micro_batch: int = 256,
+        seed: int = 0,
+        collate_fn: Collate | None = None,
+    ) -> None:
+        self.source = as_source(dataset, collate_fn)
+        if isinstance(epsilon, str) and epsilon != "auto":
+            raise InvalidOption(f"epsilon must be a number > 0 or 'auto', found {epsilon!r}")
+        if isinstance(epsilon, str) and isinstance(self.source, Stream):
+            raise InvalidOption("epsilon='auto' needs a data set with an end, found a stream; give epsilon a number")
+        #: None where only gamma counts
+        self.epsilon = None if isinstance(epsilon, str) else real("epsilon", epsilon, low=0.0, open_low=True)
+        self.estimates_variance = isinstance(sigma2, str)
+        if isinstance(sigma2, str) and sigma2 != "auto":
+            raise InvalidOption(f"sigma2 must be a number >= 0 or 'auto', found {sigma2!r}")
+        #: sigma^2, given or estimated; None while nothing is known
+        self.variance = None if isinstance(sigma2, str) else real("sigma2", sigma2, low=0.0)
+        self.c_gamma = real("c_gamma", c_gamma, low=0.0, open_low=True)
+        self.c_epsilon = real("c_epsilon", c_epsilon, low=0.0, open_low=True)
+        self.momentum = real("momentum", momentum, low=0.0, high=1.0, open_high=True)
+        self.micro_batch = positive_integer("micro_batch", micro_batch)
+        self.generator = torch.Generator().manual_seed(seed_number(seed))
+        self.window = 0.0  # sum over i of ||alpha^(t-i) d_i||^2 since the last anchor
+        self.terms = 0  # q, the number of terms in the window
+
+    @property
+    def source_state(self) -> int:
+        """How far a stream has been read; 0 for a finite data set."""
+        return self.source.consumed if isinstance(self.source, Stream) else 0
+
+    @source_state.setter
+    def source_state(self, consumed: int) -> None:
+        if isinstance(self.source, Stream):
+            self.source.consumed = consumed
+
+    @property
+    def gamma(self) -> float | None:
+        """gamma_t, or None before the first step."""
+        return self.window / self.terms if self.terms else None
+
+    def size(self) -> int:
+        """Return ``|N|`` for an anchor taken now (the pilot's size while sigma^2 is unknown)."""
+        n = math.inf if isinstance(self.source, Stream) else len(self.source)
+        if self.variance is None or (self.epsilon is None and self.gamma is None):
+            return int(min(n, max(self.micro_batch, _PIECES)))
+        bounds = [n]
+        if self.epsilon is not None:
+            bounds.append(self.c_epsilon * self.variance / self.epsilon)
+        if self.gamma:
+            bounds.append(self.c_gamma * self.variance / self.gamma)
+        least = min(n, 2) if self.estimates_variance else 1
+        return math.ceil(max(least, min(bounds)))
+
+    def batches(self, share: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
+        """Draw |N| samples and yield them piece by piece; a pilot decides |N| when sigma^2 is not known yet.
+
+        Every process makes the whole draw and evaluates its share: whole pairs of pieces in turn where sigma^2 is
+        estimated, so that the estimate is that of one process, else a part of every piece.
+        """
+        self.spread = Spread()
+        order = None if isinstance(self.source, Stream) else torch.randperm(len(self.source), generator=self.generator)
+        drawn = pairs = 0
+        if self.variance is None:
+            drawn = self.size()
+            pairs = yield from self._pieces(order, 0, drawn, 0, share)
+            if tally is not None:
+                self.learn(tally(self.spread))
+        yield from self._pieces(order, drawn, self.size(), pairs, share)
+
+    def learn(self, spread: Spread) -> None:
+        """Estimate sigma^2, if that was asked for."""
+        estimate = spread.variance() if self.estimates_variance else None
+        if estimate is not None:
+            self.variance = estimate
+
+    def observe(self, variance: float) -> None:
+        """Move sigma^2 on, if it is estimated."""
+        if self.estimates_variance and self.variance is not None:
+            found = min(variance, CLIP * self.variance) if self.variance else variance
+            self.variance = 0.9 * self.variance + 0.1 * found
+
+    def _pieces(
+        self, order: Tensor | None, drawn: int, target: int, pairs: int, share: Partition
+    ) -> Generator[Any, None, int]:
+        """Yield this process's pieces of the draw, from ``drawn`` to ``target`` samples; return how many pairs."""
+        piece = min(self.micro_batch, math.ceil(target / _PIECES)) if self.estimates_variance else self.micro_batch
+        starts = range(drawn, target, piece)
+        for k, start in enumerate(starts):
+            count = min(piece, target - start)
+            mine = share.part(count)
+            if self.estimates_variance:
+                mine = slice(0, count if share.takes(k // 2) else 0)
+                self.place = Place(pairs + k // 2, k % 2) if k // 2 < len(starts) // 2 else None
+            batch = self._take(order, start, count, mine)
+            if batch is not None:
+                yield batch
+        return pairs + len(starts) // 2
+
+    def _take(self, order: Tensor | None, start: int, count: int, mine: slice) -> Any:
+        """Return the part ``mine`` of the next ``count`` samples, or None where it is empty."""
+        empty = mine.start == mine.stop
+        if isinstance(self.source, Stream):  # the same for every process, so every process reads it
+            batch = self.source.take(count)
+            return None if empty else batch if mine == slice(0, count) else pick(batch, mine, count)
+        assert order is not None
+        return None if empty else self.source.take(order[start : start + count][mine])
+
+    def record(self, sq_norm: float, *, anchored: bool) -> None:
+        """Move the window of gamma on."""
+        if anchored:
+            self.window, self.terms = 0.0, 0
+        decay = self.momentum**2 if self.momentum else 1.0
+        self.window = decay * self.window + sq_norm
+        self.terms += 1

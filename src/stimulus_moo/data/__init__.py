@@ -1,0 +1,1 @@
+"""Batches, data sources and how they are divided among processes."""

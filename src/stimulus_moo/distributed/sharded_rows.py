@@ -1,0 +1,195 @@
+"""The rows of a process that keeps only its columns of U: what needs more than these is asked from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from stimulus_moo._engine.rows import Block, Rows, Storage
+from stimulus_moo.distributed.group import Group
+
+
+class ShardedBlock(Block):
+    """One process's columns of a block: as many for each, the last ones filled up with zeros."""
+
+    def __init__(
+        self, objectives: list[int], members: list[int], parameters: Sequence[Tensor], storage: Storage, group: Group
+    ) -> None:
+        self.objectives = objectives
+        self.members = members
+        self.sizes = [parameters[i].numel() for i in members]
+        self.index = torch.tensor(objectives)
+        self.columns = sum(self.sizes)  # of all processes
+        self.width = -(-self.columns // group.size)  # of each
+        first = parameters[members[0]]
+        self.matrix = torch.zeros(
+            len(objectives), self.width, dtype=storage.dtype_for(first), device=storage.device_for(first)
+        )
+
+
+class ShardedRows(Rows):
+    """S rows over the model's parameters, of which this process keeps its columns.
+
+    ``add``, ``row``, ``gramian``, ``combine`` and whatever else needs more than these are collectives.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        parameters: Sequence[Tensor],
+        objectives: int,
+        decisive: Sequence[bool],
+        storage: Storage,
+    ) -> None:
+        super().__init__(parameters, objectives, decisive, storage)
+        self.group = group
+
+    def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
+        """Add every process's ``weight`` times its gradients to one row; one without gradients gives none."""
+        self.settle()
+        for i, gradient in enumerate(gradients):
+            self.reach[i] |= (gradient is not None) << objective
+        blocks = self._blocks_of(objective)
+        size = self.group.size
+        message = torch.zeros(size, sum(block.width for block in blocks), dtype=self._type(), device=self._place())
+        start = 0
+        for block in blocks:
+            flat = message.view(-1) if len(blocks) == 1 else message.new_zeros(size * block.width)
+            parts = flat[: block.columns].split(block.sizes)
+            for i, part in zip(block.members, parts, strict=True):
+                gradient = gradients[i] if gradients else None
+                if gradient is not None:
+                    torch.mul(gradient.reshape(-1).to(part), weight, out=part)
+            if len(blocks) > 1:
+                message[:, start : start + block.width] = flat.view(size, block.width)
+            start += block.width
+        own = self.group.scatter_sum(message)
+        for block, part in zip(blocks, own.split([block.width for block in blocks]), strict=True):
+            block.matrix[block.objectives.index(objective)].add_(part.to(block.matrix.device))
+
+    def take(self, own: Rows | None) -> None:
+        """Add the sum over all processes of whole rows in the same layout; one that brings none takes part."""
+        self.settle()
+        size = self.group.size
+        message = torch.zeros(
+            size, sum(block.matrix.numel() for block in self.blocks), dtype=self._type(), device=self._place()
+        )
+        start = 0
+        for k, block in enumerate(self._sharded()):
+            stop = start + block.matrix.numel()
+            for rank in range(size if own is not None else 0):
+                assert own is not None
+                columns = own.blocks[k].matrix[:, rank * block.width : (rank + 1) * block.width]
+                message[rank, start:stop].view(-1, block.width)[:, : columns.shape[1]] = columns
+            start = stop
+        summed = self.group.scatter_sum(message)
+        matrices = [block.matrix for block in self.blocks]
+        for matrix, part in zip(matrices, summed.split([matrix.numel() for matrix in matrices]), strict=True):
+            matrix.view(-1).add_(part.to(matrix.device))
+
+    def add_nothing(self, objective: int) -> None:
+        """Take part in a row to which this process has nothing to add."""
+        self.add(objective, [], 0.0)
+
+    def add_stacked(self, gradients: Sequence[Tensor | None], weight: float) -> None:
+        """Add all rows, one after the other."""
+        for s in range(self.objectives):
+            row = [
+                None if stacked is None or not self.layout[i] >> s & 1 else stacked[s]
+                for i, stacked in enumerate(gradients)
+            ]
+            self.add(s, row, weight)
+
+    def merge(self, other: Rows, weight: float) -> None:
+        """Add ``weight`` times other rows, cut in the same way."""
+        other.make_room(self.layout)
+        self.reach = [mine | theirs for mine, theirs in zip(self.reach, other.reach, strict=True)]
+        for mine, theirs in zip(self.blocks, other.blocks, strict=True):
+            mine.matrix.add_(theirs.matrix, alpha=weight)
+
+    def load(self, objective: int, parts: Sequence[Tensor | None]) -> None:
+        """Set one row, which every process has in full."""
+        bit = 1 << objective
+        self.cover([bit if part is not None else 0 for part in parts])
+        self._keep_columns(objective, dict(enumerate(parts)))
+
+    def row(self, objective: int) -> dict[int, Tensor]:
+        """Return the reached parts of one row by parameter index, gathered from all processes."""
+        found = {}
+        for block in self._blocks_of(objective):
+            flat = self.group.stack(block.matrix[block.objectives.index(objective)]).view(-1)[: block.columns]
+            found.update(self._reached(block, flat, 1 << objective))
+        return dict(sorted(found.items()))
+
+    def gramian(self) -> Tensor:
+        """Return U U^T, the sum of what each process's columns give."""
+        return self.group.sum(super().gramian())
+
+    def sq_norms(self) -> Tensor:
+        """Return ||u^s||^2 for every s."""
+        return self.group.sum(super().sq_norms())
+
+    def first_non_finite(self) -> int | None:
+        """Return the first objective whose row holds NaN or infinity in any process, or None."""
+        own = super().first_non_finite()
+        found = self.group.stack(torch.tensor([-1 if own is None else own])).flatten().tolist()
+        return min((value for value in found if value >= 0), default=None)
+
+    def combine(self, weights: Tensor) -> tuple[list[Tensor | None], Tensor]:
+        """Return d, of which every process forms its columns, and ||d||^2."""
+        direction: list[Tensor | None] = [None] * len(self.parameters)
+        slices = []
+        for block in self.blocks:
+            own = weights[block.index].to(block.matrix) @ block.matrix
+            slices.append(own.to(self._place(), self._type()))
+        every = self.group.stack(torch.cat(slices))
+        sq_norm = torch.linalg.vector_norm(every, dtype=torch.float64).square().cpu()
+        start = 0
+        for block in self._sharded():
+            flat = every[:, start : start + block.width].reshape(-1)[: block.columns]
+            start += block.width
+            parts = self._reached(block, flat.to(self.parameters[block.members[0]]), -1)
+            for i, part in parts.items():
+                direction[i] = part
+        return direction, sq_norm
+
+    def _reached(self, block: ShardedBlock, flat: Tensor, mask: int) -> dict[int, Tensor]:
+        return {i: part for i, part in block.pieces(flat, self.parameters) if self.reach[i] & mask}
+
+    def _keep_columns(self, objective: int, parts: dict[int, Tensor | None]) -> None:
+        """Take this process's columns of a full row."""
+        for block in self._blocks_of(objective):
+            row = block.matrix[block.objectives.index(objective)]
+            own = range(self.group.rank * block.width, (self.group.rank + 1) * block.width)
+            start = 0
+            for i, size in zip(block.members, block.sizes, strict=True):
+                low, high = max(own.start, start), min(own.stop, start + size)
+                part = parts.get(i)
+                if part is not None and low < high:
+                    row[low - own.start : high - own.start] = part.reshape(-1)[low - start : high - start].to(row)
+                start += size
+
+    def _rebuild(self, layout: list[int]) -> None:
+        self.settle()
+        kept = [self.row(s) for s in range(self.objectives)] if any(self.reach) else []
+        self.layout, self.blocks = layout, self._cut(layout)
+        for s, parts in enumerate(kept):
+            self._keep_columns(s, dict(parts))
+
+    def _block(self, objectives: list[int], members: list[int]) -> Block:
+        return ShardedBlock(objectives, members, self.parameters, self.storage, self.group)
+
+    def _sharded(self) -> list[ShardedBlock]:
+        return [block for block in self.blocks if isinstance(block, ShardedBlock)]
+
+    def _blocks_of(self, objective: int) -> list[ShardedBlock]:
+        return [block for block in self._sharded() if objective in block.objectives]
+
+    def _type(self) -> torch.dtype:
+        types = {block.matrix.dtype for block in self.blocks}
+        return torch.float64 if torch.float64 in types else torch.float32
+
+    def _place(self) -> torch.device:
+        return self.blocks[0].matrix.device

@@ -1,0 +1,1 @@
+"""Parts of the training loop behind `fit`: run, history, checkpoints, progress, callbacks."""

@@ -1,0 +1,105 @@
+"""Random state, buffers and parameters come back exactly as they were."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stimulus_moo._engine.replay import Snapshot, full_precision, swapped
+from tests.harness import same
+
+
+class Buffers(nn.Module):
+    """Buffers written in place, replaced, empty, expanded, shared and born late."""
+
+    written: Tensor
+    replaced: Tensor
+    expanded: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("written", torch.zeros(2))
+        self.register_buffer("replaced", torch.zeros(2))
+        self.register_buffer("empty", None)
+        self.register_buffer("expanded", torch.arange(3.0).expand(4, 3))
+        self.child = nn.BatchNorm1d(2)
+        self.child.register_buffer("shared", self.written)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.written += 1
+        self.replaced = self.replaced + 1
+        self.empty = torch.ones(1)
+        if "late" not in self._buffers:
+            self.register_buffer("late", torch.ones(1))
+        return self.child(x) * self.weight
+
+
+def guard(model: nn.Module) -> Snapshot:
+    return Snapshot(model, list(model.parameters()))
+
+
+def buffers(model: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+
+def test_buffers_come_back_in_value_and_in_identity() -> None:
+    model = Buffers()
+    before, objects = buffers(model), dict(model.named_buffers())
+    taken = guard(model)
+    for _ in range(2):  # a guard can be used again
+        model(torch.randn(5, 2))
+        assert not same(buffers(model), before)
+        taken.restore()
+        assert same(buffers(model), before)
+        assert all(model.get_buffer(name) is buffer for name, buffer in objects.items())
+        assert model.empty is None
+
+
+def test_random_state_comes_back() -> None:
+    model = nn.Linear(1, 1)
+    taken = guard(model)
+    first = torch.rand(3)
+    taken.restore()
+    assert torch.equal(torch.rand(3), first)
+    taken.restore()
+    assert torch.equal(torch.rand(3), first)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_swapped_puts_values_in_and_brings_back_bit_for_bit(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if large:
+        monkeypatch.setattr("stimulus_moo._engine.replay._SMALL", 0)
+    own = [nn.Parameter(torch.tensor([0.1, 0.2])), nn.Parameter(torch.tensor(3.0, dtype=torch.float64))]
+    others = [torch.tensor([1.1, 1.2]), torch.tensor(4.0, dtype=torch.float64)]
+    before = [p.detach().clone() for p in own], [o.clone() for o in others]
+    with swapped(own, others):
+        assert same([p.detach() for p in own], before[1])
+        assert same(others, before[0 if large else 1])  # large ones wait in the others' place
+    assert same(([p.detach() for p in own], others), before)
+    with pytest.raises(KeyboardInterrupt), swapped(own, others):
+        raise KeyboardInterrupt
+    assert same(([p.detach() for p in own], others), before)
+
+
+def test_swapped_drops_low_precision_copies_of_the_other_point() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(layer.weight, 1.0)
+    other = [torch.full((1, 1), 2.0)]
+    x = torch.ones(1, 1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with swapped([layer.weight], other):
+            torch.clear_autocast_cache()
+            assert layer(x).item() == 2.0  # caches a bfloat16 copy of the weight 2
+        assert layer(x).item() == 1.0
+
+
+def test_full_precision_switches_autocast_off_and_on_again() -> None:
+    a = torch.tensor([[1.0 + 2**-12]])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (a @ a).dtype == torch.bfloat16
+        with full_precision([torch.device("cpu")]):
+            assert (a @ a).dtype == torch.float32
+        assert (a @ a).dtype == torch.bfloat16
+    assert not torch.is_autocast_enabled("cpu")

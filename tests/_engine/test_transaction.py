@@ -1,0 +1,288 @@
+"""Rows and the last point as transactions; above all the path for large models, which updates U in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stimulus_moo import (
+    Estimator,
+    Full,
+    MiniBatch,
+    MultiGradient,
+    NonFiniteError,
+    Page,
+    ProjectedDescent,
+    Recursive,
+    Smoothed,
+    Storm,
+    Tracking,
+)
+from stimulus_moo._engine.rows import Block, Rows
+from stimulus_moo._engine.transaction import Account
+from tests.harness import cut, data, differing, everything, same, stored_rows, train, two_heads, two_losses, vector
+
+COLUMNS = data(24)
+BATCHES = (cut(COLUMNS, 6) * 2)[:6]
+
+ESTIMATORS: dict[str, Callable[[], Estimator]] = {
+    "recursive": lambda: Recursive(cut(COLUMNS, 10), 3),
+    "page": lambda: Page(cut(COLUMNS, 10), 0.3),
+    "storm": lambda: Storm(lambda t: 0.5 / (t + 1)),
+    "storm forgets": lambda: Storm(lambda t: 1.0 if t % 3 == 0 else 0.2),
+    "tracking": lambda: Tracking(0.3),
+    "mini-batch": MiniBatch,
+    "full": lambda: Full(cut(COLUMNS, 10)),
+}
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
+
+
+def build(name: str, losses: Any = two_losses, micro_batch: int | None = 4, dropout: float = 0.3) -> MultiGradient:
+    weighting = Smoothed(ProjectedDescent(gamma=0.1), alpha=0.5)
+    model = two_heads(nn.Dropout(dropout))
+    return MultiGradient(model, losses, ESTIMATORS[name](), weighting, micro_batch=micro_batch)
+
+
+def path(mg: MultiGradient, batches: Any = BATCHES) -> Tensor:
+    torch.manual_seed(3)
+    return train(mg, batches)
+
+
+def test_losses_are_averaged_by_size() -> None:
+    account = Account()
+    for value, size in [(1.0, 1), (4.0, 2), (2.0, 5)]:
+        account.add(torch.tensor([value, -value], dtype=torch.float64), size)
+    assert account.losses is not None
+    torch.testing.assert_close(account.losses, torch.tensor([19.0, -19.0], dtype=torch.float64) / 8)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("micro_batch", [None, 4])
+def test_large_models_take_the_same_path(name: str, micro_batch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = build(name, micro_batch=micro_batch)
+    expected = path(small)
+    monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
+    mg = build(name, micro_batch=micro_batch)
+    torch.testing.assert_close(path(mg), expected, rtol=0, atol=1e-12)
+    assert (mg.samples, mg.gradients) == (small.samples, small.gradients)
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_large_models_have_one_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    whole = Block.__init__
+
+    def counting(self: Block, *arguments: Any) -> None:
+        whole(self, *arguments)
+        made.append(self.matrix.numel())
+
+    monkeypatch.setattr(Block, "__init__", counting)
+    mg = build(name)
+    path(mg)
+    assert sum(made) == 2 * 25 + 6 + 6  # the blocks of one U, made once
+
+
+def test_small_models_have_two_and_reuse_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Rows] = []
+    whole = Rows.__init__
+
+    def counting(self: Rows, *arguments: Any) -> None:
+        whole(self, *arguments)
+        made.append(self)
+
+    monkeypatch.setattr(Rows, "__init__", counting)
+    path(build("recursive"))
+    assert len(made) == 2
+
+
+class Boom(Exception):
+    pass
+
+
+class Fault:
+    """Fails at the n-th evaluation, or at the n-th backward pass, of a step."""
+
+    def __init__(self) -> None:
+        self.forward: int | None = None
+        self.backward: int | None = None
+        self.seen = [0, 0]
+
+    def arm(self, forward: int | None = None, backward: int | None = None) -> None:
+        self.forward, self.backward, self.seen = forward, backward, [0, 0]
+
+    def losses(self, model: nn.Module, batch: Any) -> Any:
+        self.seen[0] += 1
+        values = two_losses(model, batch)
+        if self.seen[0] == self.forward:
+            raise Boom
+        return tuple(NanGradient.apply(value, self) for value in values)
+
+
+class NanGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, fault: Fault) -> Tensor:
+        ctx.fault = fault
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        ctx.fault.seen[1] += 1
+        return gradients[0] * (torch.nan if ctx.fault.seen[1] == ctx.fault.backward else 1.0), None
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("name", ["recursive", "storm", "tracking"])
+def test_failed_inner_steps_of_large_models_are_taken_back_to_rounding(name: str) -> None:
+    expected = path(build(name))
+    fault = Fault()
+    mg = build(name, fault.losses)
+    torch.manual_seed(3)
+    found = []
+    for t, batch in enumerate(BATCHES):
+        inner = t % 3 != 0 if name == "recursive" else t > 0
+        points = 2 if mg.estimator.two_point else 1
+        for n in range(1, 2 * points + 1) if inner else ():
+            for kind in ({"forward": n}, {"backward": 2 * n - 1}, {"backward": 2 * n}):
+                fault.arm(**kind)
+                before, rows = everything(mg), stored_rows(mg)
+                with pytest.raises((Boom, NonFiniteError)):
+                    mg.backward(batch)
+                fault.arm()
+                torch.testing.assert_close(stored_rows(mg), rows, rtol=0, atol=1e-12)
+                for state in (before, after := everything(mg)):
+                    del state["state"]["rows"]
+                assert differing(before, after) == []
+        found.append(train(mg, [batch])[0])
+    torch.testing.assert_close(torch.stack(found), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("name", ["recursive", "page", "storm forgets", "full"])
+def test_failed_anchors_of_large_models_leave_a_working_estimator(name: str) -> None:
+    expected = path(build(name))
+    fault = Fault()
+    mg = build(name, fault.losses)
+    torch.manual_seed(3)
+    found = []
+    for batch in BATCHES:
+        fault.arm(backward=3)  # the second piece
+        before = everything(mg)
+        with pytest.raises(NonFiniteError):
+            mg.backward(batch)
+        fault.arm()
+        for state in (before, after := everything(mg)):
+            del state["state"]["rows"]
+        assert differing(before, after) == []
+        found.append(train(mg, [batch])[0])
+    torch.testing.assert_close(torch.stack(found), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_large_model_saved_after_a_failed_anchor_resumes() -> None:
+    expected = path(build("recursive", dropout=0.0))
+    fault = Fault()
+    mg = build("recursive", fault.losses, dropout=0.0)
+    path(mg, BATCHES[:3])
+    fault.arm(backward=3)
+    with pytest.raises(NonFiniteError):
+        mg.backward(BATCHES[3])
+    fresh = build("recursive", dropout=0.0)
+    fresh.objective.model.load_state_dict(mg.objective.model.state_dict())
+    fresh.load_state_dict(mg.state_dict())
+    torch.testing.assert_close(train(fresh, BATCHES[3:]), expected[3:], rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_wider_reach_is_taken_back_too() -> None:
+    branch = [False]
+
+    def losses(model: nn.Module, batch: Any) -> Any:
+        left, right = two_losses(model, batch)
+        if branch[0]:
+            left = left + model.extra.sum()
+        return left, right
+
+    model = two_heads()
+    model.extra = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    calls = [0]
+
+    def weighting(gramian: Tensor) -> Tensor:
+        calls[0] += 1
+        if branch[0]:
+            raise Boom
+        return torch.tensor([0.5, 0.5])
+
+    mg = MultiGradient(model, losses, Storm(0.0), weighting)
+    train(mg, BATCHES[:2])
+    rows = mg.rows()
+    branch[0] = True
+    with pytest.raises(Boom):
+        mg.backward(BATCHES[2])
+    branch[0] = False
+    assert [row.keys() for row in mg.rows()] == [row.keys() for row in rows]
+    mg.backward(BATCHES[2])
+    assert model.extra.grad is None
+
+
+@pytest.mark.usefixtures("large")
+def test_rows_that_cannot_be_taken_back_start_again() -> None:
+    """Losses that fail from some call on cannot be evaluated again, so the estimator starts over, and says so."""
+    calls = [0]
+    broken_from = [10**9]
+
+    def losses(model: nn.Module, batch: Any) -> Any:
+        calls[0] += 1
+        if calls[0] >= broken_from[0]:
+            raise Boom
+        return two_losses(model, batch)
+
+    mg = build("recursive", losses)
+    path(mg, BATCHES[:2])
+    parameters, counters = vector(mg.objective.model), (mg.samples, mg.gradients)
+    random = torch.get_rng_state()
+    broken_from[0] = calls[0] + 4
+    with pytest.raises(Boom) as caught:
+        mg.backward(BATCHES[2])
+    assert "the estimator starts again at the next step" in caught.value.__notes__[0]
+    assert torch.equal(vector(mg.objective.model), parameters)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert (mg.t, mg.samples, mg.gradients) == (0, *counters)
+    broken_from[0] = 10**9
+    assert mg.backward(BATCHES[2]).anchored
+
+
+@pytest.mark.usefixtures("large")
+def test_an_interruption_while_a_row_is_written_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    mg = build("recursive")
+    path(mg, BATCHES[:2])
+    whole = Rows.add_one
+
+    def interrupted(self: Rows, *arguments: Any) -> None:
+        whole(self, *arguments)
+        raise KeyboardInterrupt  # it is not known whether the row was added
+
+    monkeypatch.setattr(Rows, "add_one", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        mg.backward(BATCHES[2])
+    monkeypatch.setattr(Rows, "add_one", whole)
+    assert "starts again" in caught.value.__notes__[0]
+    assert mg.backward(BATCHES[2]).anchored
+
+
+def test_a_commit_keeps_copies_of_the_point() -> None:
+    mg = build("storm")
+    mg.backward(BATCHES[0])
+    before = mg.state_dict()["previous"]
+    with torch.no_grad():
+        for p in mg.objective.parameters:
+            p.add_(1.0)
+    assert same(mg.state_dict()["previous"], before)

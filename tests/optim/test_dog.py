@@ -1,0 +1,210 @@
+"""A step size without a number: the distance gone over the gradients seen, from a small first step on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stimulus_moo import (
+    DoG,
+    HeavyBall,
+    InvalidOption,
+    MiniBatch,
+    ModelChanged,
+    MultiGradient,
+    Recursive,
+    Safeguard,
+    StateMismatch,
+    StimulusWarning,
+)
+from tests.test_probe import X, Y, flat, losses, network
+
+
+def bowl(model: Any, b: Tensor) -> Tensor:
+    """Two quadratics with L = 8 in one direction and 2 in the other, the same for every sample."""
+    x = model.weight[0]
+    stretch = torch.tensor([4.0, 1.0], dtype=torch.float64)
+    return torch.stack([(stretch * (x - c).square()).sum() for c in (1.0, 1.0)]) + 0.0 * b.mean()
+
+
+def descend(steps: int, scale: float = 1.0) -> tuple[nn.Linear, DoG]:
+    model = nn.Linear(2, 1, bias=False).double()
+    nn.init.constant_(model.weight, 3.0)
+    data = torch.ones(4, 1, dtype=torch.float64)
+    mg = MultiGradient(model, lambda m, b: scale * bowl(m, b), Recursive([data], 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=123.0)
+    schedule = DoG(optimizer, mg)
+    assert optimizer.param_groups[0]["lr"] == 0.0  # nobody has chosen a rate yet
+    assert schedule.lr is None
+    for _ in range(steps):
+        mg.backward(data[:2])
+        schedule.step()
+        optimizer.step()
+    return model, schedule
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_every_rate_is_the_distance_over_the_gradients(momentum: float) -> None:
+    model = network()
+    mg = MultiGradient(model, losses, Recursive([(X, Y)], 5))
+    optimizer = HeavyBall(model.parameters(), lr=1.0, momentum=momentum)
+    schedule = DoG(optimizer, mg, reach=0.01)
+    start, reached, total = flat(model), 0.01 * (1 + flat(model).norm().item()), 0.0
+    for k in range(30):
+        step = mg.backward((X[8 * k % 40 : 8 * k % 40 + 8], Y[8 * k % 40 : 8 * k % 40 + 8]))
+        reached = max(reached, (flat(model) - start).norm().item())
+        total += step.sq_norm.item()
+        schedule.step()
+        assert schedule.lr == pytest.approx((1 - momentum) * reached / math.sqrt(total))
+        optimizer.step()
+
+
+@pytest.mark.parametrize(("done", "left"), [(0.0, 1.0), (0.8, 1.0), (0.9, 0.5), (0.99, 0.05), (1.0, 0.0)])
+def test_in_the_last_fifth_the_rate_falls_to_nothing(done: float, left: float) -> None:
+    model, schedule = descend(20)
+    schedule.step(done)
+    assert schedule.lr == pytest.approx(left * schedule.reached / math.sqrt(schedule.gradients))
+    fresh = DoG(torch.optim.SGD(model.parameters(), lr=5.0), schedule.multigradient)
+    fresh.load_state_dict(schedule.state_dict())
+    assert fresh.lr == schedule.lr
+
+
+@pytest.mark.parametrize("done", [-0.1, 1.1, math.nan, "half"])
+def test_what_is_done_is_a_share(done: Any) -> None:
+    _, schedule = descend(20)
+    before, lr = str(schedule.state_dict()), schedule.lr
+    with pytest.raises(InvalidOption, match="done must"):
+        schedule.step(done)
+    assert (str(schedule.state_dict()), schedule.lr) == (before, lr)
+
+
+def test_the_first_step_goes_as_far_as_it_may() -> None:
+    model, _ = descend(1)
+    assert (model.weight - 3.0).norm().item() == pytest.approx(1e-3 * (1 + math.sqrt(18.0)))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_the_scale_of_the_losses_does_not_matter(scale: float) -> None:
+    model, schedule = descend(200, scale)
+    assert 0.25 / 8 < scale * schedule.lr < 4.0 / 2
+    assert (model.weight - 1.0).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("estimator", ["recursive", "mini-batch"])
+def test_a_model_trains_without_a_number(estimator: str) -> None:
+    model = network()
+    mg = MultiGradient(model, losses, Recursive([(X, Y)], 5) if estimator == "recursive" else MiniBatch())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    schedule, guard = DoG(optimizer, mg), Safeguard(optimizer, mg)
+    before = losses(model, (X, Y)).max()
+    for k in range(200):
+        guard.backward((X[8 * k % 40 : 8 * k % 40 + 8], Y[8 * k % 40 : 8 * k % 40 + 8]))
+        schedule.step()
+        guard.step()
+    assert losses(model, (X, Y)).max() < 0.6 * before
+
+
+def test_groups_keep_their_ratio() -> None:
+    model = network()
+    mg = MultiGradient(model, losses, Recursive([(X, Y)], 5))
+    first, second = list(model[0].parameters()), list(model[2].parameters())
+    optimizer = torch.optim.SGD([{"params": first}, {"params": second, "lr": 0.5}], lr=1.0)
+    schedule = DoG(optimizer, mg)
+    for _ in range(4):
+        mg.backward((X, Y))
+        schedule.step()
+        optimizer.step()
+    rates = [group["lr"] for group in optimizer.param_groups]
+    assert rates[0] == schedule.lr > 0
+    assert rates[1] == 0.5 * rates[0]
+
+
+def test_the_state_round_trips_and_sets_the_rate() -> None:
+    _, schedule = descend(20)
+    model = nn.Linear(2, 1, bias=False).double()
+    mg = MultiGradient(model, bowl, Recursive([torch.ones(4, 1)], 10))
+    fresh = DoG(torch.optim.SGD(model.parameters(), lr=5.0), mg)
+    fresh.load_state_dict(schedule.state_dict())
+    assert str(fresh.state_dict()) == str(schedule.state_dict())
+    assert fresh.optimizer.param_groups[0]["lr"] == schedule.lr
+    for origin in ([torch.zeros(3)], [], [1.0]):
+        with pytest.raises(StateMismatch, match="origin must have the shapes"):
+            fresh.load_state_dict({**schedule.state_dict(), "origin": origin})
+    assert fresh.lr == schedule.lr
+
+
+@pytest.mark.parametrize("name", ["Adam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "Adafactor"])
+def test_optimizers_that_divide_by_the_size_of_the_gradient_are_refused(name: str) -> None:
+    model = network()
+    mg = MultiGradient(model, losses, MiniBatch())
+    with pytest.raises(InvalidOption, match=f"{name} divides the gradient by its size"):
+        DoG(getattr(torch.optim, name)(model.parameters(), lr=1.0), mg)
+
+
+def test_the_ratios_of_groups_come_with_the_state_whatever_is_loaded_first() -> None:
+    def make(saved: Any = None) -> Any:
+        model = network()
+        mg = MultiGradient(model, losses, MiniBatch())
+        groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "momentum": 0.0}]
+        optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.9)
+        if saved is not None:
+            optimizer.load_state_dict(saved)
+        return mg, optimizer, DoG(optimizer, mg)
+
+    mg, optimizer, schedule = make()
+    mg.backward((X, Y))
+    schedule.step()
+    optimizer.step()
+    other, resumed, again = make(optimizer.state_dict())
+    other.load_state_dict(mg.state_dict())
+    again.load_state_dict(schedule.state_dict())
+    assert [g["lr"] for g in resumed.param_groups] == [g["lr"] for g in optimizer.param_groups]
+
+
+def test_a_gradient_counts_once() -> None:
+    """A step that is skipped leaves the gradient of the one before."""
+    model = network()
+    mg = MultiGradient(model, losses, MiniBatch(), on_nonfinite="skip")
+    schedule = DoG(torch.optim.SGD(model.parameters(), lr=1.0), mg)
+    mg.backward((X, Y))
+    schedule.step()
+    found = schedule.gradients
+    assert mg.backward((X * torch.nan, Y)).skipped
+    schedule.step()
+    assert schedule.gradients == found > 0
+
+
+def test_another_schedule_beside_it_is_noticed() -> None:
+    model = network()
+    mg = MultiGradient(model, losses, MiniBatch())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    schedule = DoG(optimizer, mg)
+    other = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    mg.backward((X, Y))
+    schedule.step()
+    optimizer.step()
+    other.step()
+    mg.backward((X, Y))
+    with pytest.warns(StimulusWarning, match="another schedule is at work"):
+        schedule.step()
+
+
+def test_a_model_that_has_changed_needs_a_new_schedule() -> None:
+    model = network()
+    mg = MultiGradient(model, losses, MiniBatch())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    schedule = DoG(optimizer, mg)
+    mg.backward((X, Y))
+    schedule.step()
+    model[0].requires_grad_(False)
+    mg.reset()
+    mg.backward((X, Y))
+    with pytest.raises(ModelChanged, match="build a new DoG"):
+        schedule.step()
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))], "lr": 0.0})
+    with pytest.raises(ModelChanged, match="2 parameter groups, DoG knows 1"):
+        schedule._set()
