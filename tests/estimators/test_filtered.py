@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from stimulus_moo import Filtered, InvalidOption, MiniBatch, MultiGradient, Observation
-from tests.test_probe import X, Y, jacobian, losses, network
+from tests._engine.test_observation import X, Y, jacobian, losses, network
 
 
 def seen(**values: Any) -> Observation:

@@ -21,7 +21,7 @@ from stimulus_moo import (
     StateMismatch,
     StimulusWarning,
 )
-from tests.test_probe import X, Y, flat, losses, network
+from tests._engine.test_observation import X, Y, flat, losses, network
 
 
 def bowl(model: Any, b: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ from stimulus_moo import (
     StateMismatch,
 )
 from stimulus_moo._engine import transaction as ledger
+from tests._engine.test_observation import X, Y, flat, losses, network
 from tests.harness import jacobian
-from tests.test_probe import X, Y, flat, losses, network
 
 OPTIMIZERS: dict[str, Callable[[Any, float], Any]] = {
     "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr),

@@ -23,7 +23,7 @@ from stimulus_moo import (
     fit,
 )
 from stimulus_moo._engine import transaction as ledger
-from tests.test_probe import X, Y, flat, losses, network
+from tests._engine.test_observation import X, Y, flat, losses, network
 
 
 def batches(times: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
