@@ -18,7 +18,6 @@ from benchmarks.sides import OurStep, as_list
 from benchmarks.timing import milliseconds
 from stimulus_moo import MultiGradient, multigradient
 from stimulus_moo._engine import replay as guard
-from stimulus_moo._engine import transaction as ledger
 from stimulus_moo._engine.accumulator import Accumulator
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.objective import Objective

@@ -346,7 +346,7 @@ def test_the_trunk_alone_decides_the_weights_where_shared_says_so() -> None:
 def test_head_rows_are_stored_once() -> None:
     mg = MultiGradient(two_heads(), two_losses, recursive())
     mg.backward()
-    rows = mg._ledger.rows
+    rows = mg.store.rows
     assert rows is not None
     assert sum(block.matrix.numel() for block in rows.blocks) == 2 * 25 + 6 + 6
     assert [sorted(row) for row in mg.rows()] == [

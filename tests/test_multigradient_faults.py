@@ -197,7 +197,7 @@ def test_a_gradient_that_is_not_finite_never_enters(name: str, value: float) -> 
     for error in errors:
         assert isinstance(error, NonFiniteError)
         assert error.objective in (0, 1)
-        assert f"gradient of objective {error.objective} holds NaN or infinity at step {error.step}" in str(error)
+        assert f"gradient of objective {error.objective} contains NaN or infinity at step {error.step}" in str(error)
     assert {error.objective for error in errors} == {0, 1}  # type: ignore[attr-defined]
     assert {error.step for error in errors} == set(range(STEPS))  # type: ignore[attr-defined]
     assert torch.equal(path, expected_path(name))
@@ -370,7 +370,7 @@ def test_an_estimator_that_raises_while_it_learns_never_happened() -> None:
 def test_autocast_is_as_it_was_after_a_failure(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that is refused must not leave the library's own full precision open behind the user's context."""
     if large:
-        monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
+        monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
     plan = [Plan()]
 
     def fail(plan: Plan, model: Any, batch: Any) -> Any:
@@ -406,7 +406,7 @@ class Fickle(Estimator):
 
 @pytest.mark.parametrize("large", [True, False])
 def test_rows_that_a_failed_step_was_to_forget_are_done_without(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0 if large else 1 << 16)
+    monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0 if large else 1 << 16)
     model = nn.Linear(2, 1)
 
     def losses(model: Any, x: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def test_trajectory_equals_twin(name: str, engine: str, monkeypatch: pytest.Monk
     # what the compiler is given is the same whatever it makes of it; tests/engines compiles in earnest
     monkeypatch.setattr("stimulus_moo._engine.compiler.BACKEND", "aot_eager")
     if engine == "streamed":  # rows that are updated in place, a parameter at a time
-        monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
+        monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
     trained = Trained(name, problem, engine="rowwise" if engine == "streamed" else engine).run(STEPS)
     assert relative(trained.path, twin.x) < TOLERANCE
     # The path says little once it is stationary: before that, the weights must agree too.

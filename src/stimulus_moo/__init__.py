@@ -2,6 +2,7 @@
 
 from stimulus_moo._engine.memory import MemoryEstimate
 from stimulus_moo._engine.observation import Observation
+from stimulus_moo._engine.proposal import Proposal, Step
 from stimulus_moo.anchors import AdaptiveBatch
 from stimulus_moo.errors import (
     DistributedError,
@@ -20,14 +21,16 @@ from stimulus_moo.errors import (
     StimulusWarning,
 )
 from stimulus_moo.estimators import Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking, Update
-from stimulus_moo.fit import Progress, fit
+from stimulus_moo.fit import fit
 from stimulus_moo.methods import AUTO_METHOD, METHODS, PAPER_METHODS, Method
 from stimulus_moo.metrics import Measurement, estimator_error, measure, pareto_stationarity
-from stimulus_moo.multigradient import MultiGradient, Step
+from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim import DoG, HeavyBall
 from stimulus_moo.safeguard import Safeguard
-from stimulus_moo.training.history import History, Result
+from stimulus_moo.training.callbacks import Progress
+from stimulus_moo.training.history import History
 from stimulus_moo.training.random_clock import RandomClock
+from stimulus_moo.training.result import Result
 from stimulus_moo.training.tensorboard import TensorBoardLogger
 from stimulus_moo.weightings import (
     Fixed,
@@ -73,6 +76,7 @@ __all__ = [
     "Page",
     "Progress",
     "ProjectedDescent",
+    "Proposal",
     "RandomClock",
     "RankFailed",
     "RankMismatch",

@@ -1,19 +1,22 @@
-"""Every error and warning of the library: one typed base, and messages that say what was found and what to do."""
+"""Errors and warnings of the library. Messages name the argument, the value found and the fix."""
 
 from __future__ import annotations
 
 from os import PathLike
 from typing import ClassVar
 
+#: The documentation site. Messages point to its pages.
+DOCS = "https://stimulus-moo.readthedocs.io/en/latest/"
+
 
 class StimulusError(Exception):
-    """Base of every error this library raises on purpose; each names the page of the documentation that says more.
+    """Base of every error this library raises on purpose; each has the URL of a page with more information.
 
     >>> InvalidLosses("losses must return S scalars").__notes__
-    ['see docs/guides/own-loop.md#what-losses-must-return']
+    ['see https://stimulus-moo.readthedocs.io/en/latest/guides/own-loop.html#what-losses-must-return']
     """
 
-    page: ClassVar[str] = "docs/guides/own-loop.md#when-something-goes-wrong"
+    page: ClassVar[str] = DOCS + "guides/own-loop.html#when-something-goes-wrong"
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -23,25 +26,25 @@ class StimulusError(Exception):
 class InvalidOption(StimulusError, ValueError):
     """An argument has a value that cannot work; the message names it, the value found and what is allowed."""
 
-    page = "docs/api.md"
+    page = DOCS + "api.html"
 
 
 class InvalidBatch(StimulusError, ValueError):
     """A batch, an anchor or a data set cannot be used as given."""
 
-    page = "docs/guides/own-loop.md#batches-and-anchors"
+    page = DOCS + "guides/own-loop.html#batches-and-anchors"
 
 
 class InvalidLosses(StimulusError, ValueError):
     """The user's ``losses`` returned something other than S scalar losses that depend on the model."""
 
-    page = "docs/guides/own-loop.md#what-losses-must-return"
+    page = DOCS + "guides/own-loop.html#what-losses-must-return"
 
 
 class InvalidWeights(StimulusError, ValueError):
     """A weighting returned something other than S finite numbers."""
 
-    page = "docs/weightings.md"
+    page = DOCS + "weightings.html"
 
 
 class NonFiniteError(StimulusError, ArithmeticError):
@@ -52,7 +55,7 @@ class NonFiniteError(StimulusError, ArithmeticError):
         step: at which call of ``backward``, counted from 0.
     """
 
-    page = "docs/guides/step-size.md"
+    page = DOCS + "guides/step-size.html"
 
     def __init__(self, message: str, *, objective: int, step: int) -> None:
         super().__init__(message)
@@ -67,23 +70,23 @@ class ModelChanged(StimulusError, RuntimeError):
 class StateMismatch(StimulusError, ValueError):
     """A saved state does not belong to the object it is loaded into."""
 
-    page = "docs/guides/resume.md"
+    page = DOCS + "guides/resume.html"
 
 
 class NotWritten(StimulusError, OSError):
     """A file could not be written: the disk is full, or its folder is gone or read-only.
 
-    What stood under its name before is still there, whole. ``errno`` and ``filename`` are those of the system's error.
+    A previous file of that name is intact. ``errno`` and ``filename`` are those of the system's error.
     """
 
-    page = "docs/reliability.md#what-is-promised"
+    page = DOCS + "reliability.html#what-is-promised"
 
     def __init__(self, path: str | PathLike[str], error: OSError) -> None:
         reason = error.strerror or str(error)
         super().__init__(error.errno, reason, str(path))
         self._message = (
-            f"{path} could not be written ({reason}); what was there before is whole: mend the disk or the folder, "
-            "and go on from there"
+            f"{path} could not be written ({reason}). The previous file is intact. Fix the disk or its permissions, "
+            "then resume"
         )
 
     def __str__(self) -> str:
@@ -96,7 +99,7 @@ class NotWritten(StimulusError, OSError):
 class DistributedError(StimulusError, RuntimeError):
     """Processes that make a step together could not: one has died or stalled, or the network has failed."""
 
-    page = "docs/distributed.md#when-something-fails"
+    page = DOCS + "distributed.html#when-something-fails"
 
 
 class RankMismatch(DistributedError, ValueError):
@@ -120,7 +123,7 @@ class RankFailed(DistributedError):
 class MissingDependency(StimulusError, ImportError):
     """An optional package is needed for what was asked."""
 
-    page = "docs/get-started.md#1-install"
+    page = DOCS + "get-started.html#1-install"
 
 
 class StimulusWarning(UserWarning):

@@ -1,11 +1,10 @@
-"""The loop, written once: a method by name, data handling, evaluation, stopping, checkpoints and a progress bar."""
+"""Entry point without a loop: a method by name, data handling, evaluation, stopping, checkpoints, progress bar."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,12 +15,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo._engine.objective import Losses
 from stimulus_moo.data.batches import leading_size, require_batches
-from stimulus_moo.data.sources import Collate, Source, Stream, as_source
+from stimulus_moo.data.sources import Collate, Source, as_source
 from stimulus_moo.distributed import find_group
 from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
-from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.options import (
+    flag,
+    natural_number,
     optional_function,
     positive_integer,
     positive_integer_or_auto,
@@ -29,34 +29,15 @@ from stimulus_moo.options import (
     real,
     seed_number,
 )
-from stimulus_moo.training import checkpoint as checkpoints
-from stimulus_moo.training.history import Result
+from stimulus_moo.training.callbacks import Callback, Progress
+from stimulus_moo.training.checkpoint import Checkpoints
+from stimulus_moo.training.limits import Limits
 from stimulus_moo.training.progress import ProgressBar
+from stimulus_moo.training.result import Result
 from stimulus_moo.training.run import Run, take_over
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a callback is told after every step.
-
-    Attributes:
-        step: the number of steps done.
-        record: the step's entry of the history: step, samples, gradients, losses, weights, sq_norm, anchored, lr, and
-            stationarity where it was evaluated.
-        model, multigradient, optimizer: the live objects.
-    """
-
-    step: int
-    record: dict[str, Any]
-    model: torch.nn.Module
-    multigradient: MultiGradient
-    optimizer: Optimizer
-
-
-Callback = Callable[[Progress], bool | None]
 
 
 def fit(
@@ -172,19 +153,14 @@ def fit(
     """
     chosen = find_method(method)
     check_options(options)
-    if not isinstance(guard, bool):
-        raise InvalidOption(f"guard must be True or False, found {guard!r}")
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise InvalidOption(f"workers must be 0 or a positive integer, found {workers!r}")
+    flag("guard", guard)
     for name, function in (("optimizer", optimizer), ("scheduler", scheduler), ("collate_fn", collate_fn)):
         optional_function(name, function)
     if evaluation is not None:
-        require_batches("evaluation", evaluation, again=True)
-        for batch in evaluation if isinstance(evaluation, list | tuple) else ():
-            leading_size(batch)  # refused now, not after the training
+        _check_evaluation(evaluation)
+    workers = natural_number("workers", workers)
     source = as_source(dataset, collate_fn, workers=workers, pin=_on_accelerator(model))
     batch_size, period = _sizes(source, batch_size, period)
-    group = find_group(process_group, shard)
     settings = Settings(
         source=source,
         lr=positive_or_auto("lr", lr),
@@ -193,104 +169,70 @@ def fit(
         period=period,
         anchor_batch=positive_integer("anchor_batch", anchor_batch),
         seed=seed_number(seed),
-        share=group.share,
+        partition=find_group(process_group, shard).partition,
         **options,
     )
-    limits = _Limits.check(steps, gradients, tolerance, evaluate_every, period)
+    limits = Limits.check(steps, gradients, tolerance, evaluate_every, period)
     run = Run(
         model,
         losses,
         settings,
         chosen,
-        weighting,
-        optimizer,
-        scheduler,
-        shared,
-        micro_batch,
-        engine,
-        mu,
-        guard,
-        on_nonfinite,
-        process_group,
-        shard,
+        guard=guard,
+        weighting=weighting,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        mu=mu,
+        evaluation=evaluation,
+        shared=shared,
+        micro_batch=micro_batch,
+        engine=engine,
+        on_nonfinite=on_nonfinite,
+        process_group=process_group,
+        shard=shard,
     )
-    run.evaluation = evaluation
+    checkpoints = Checkpoints(checkpoint, every=checkpoint_every, keep=checkpoint_keep)
+    _open(run, checkpoints, resume)
+    return _train(run, limits, checkpoints, callbacks, progress)
+
+
+def _train(
+    run: Run, limits: Limits, checkpoints: Checkpoints, callbacks: Sequence[Callback], progress: bool | None
+) -> Result:
+    """Take steps until a limit is reached or a callback ends the run."""
     run.history.reserve(limits.steps or 0)
-    folder = None if checkpoint is None else Path(checkpoint)
-    every = positive_integer("checkpoint_every", checkpoint_every)
-    keep = positive_integer("checkpoint_keep", checkpoint_keep)
-    if folder is not None:
-        _open(run, folder, resume)
-    saved = run.step
-
-    def save() -> None:
-        nonlocal saved
-        if folder is not None and saved != run.step:
-            state = run.state_dict()  # made by all processes together
-            if group.rank == 0:
-                checkpoints.save(folder, state, keep)
-            saved = run.step
-
-    with ProgressBar(chosen.title, limits.steps, progress if group.rank == 0 else False) as bar:
+    first = run.group.rank == 0
+    with ProgressBar(run.method.title, limits.steps, progress if first else False) as bar:
         stopped = limits.reached(run)
         while stopped is None:
             try:
                 record = run.advance(limits.done(run))
             except NonFiniteError:
-                save()  # the last good step: it can be resumed with on_nonfinite="skip"
+                checkpoints.save(run)  # the last good step: it can be resumed with on_nonfinite="skip"
                 raise
             bar.show(run.step, record["losses"], record["gradients"])
             if limits.evaluate_every and run.step % limits.evaluate_every == 0:
                 run.evaluate()
-            told = Progress(run.step, run.history.last(), model, run.multigradient, run.optimizer)
-            wishes = [callback(told) for callback in callbacks]
-            stopped = "callback" if group.any(any(wishes)) else limits.reached(run)
-            if run.step % every == 0:
-                save()
-    save()
+            told = Progress(run.step, run.history.last(), run.model, run.multigradient, run.optimizer)
+            ended = [callback(told) for callback in callbacks]
+            stopped = "callback" if run.group.any(any(ended)) else limits.reached(run)
+            if run.step % checkpoints.every == 0:
+                checkpoints.save(run)
+    checkpoints.save(run)
     run.settle()
     return run.result(stopped)
 
 
-@dataclass(frozen=True)
-class _Limits:
-    steps: int | None
-    gradients: int | None
-    tolerance: float | None
-    evaluate_every: int | None
-
-    @classmethod
-    def check(cls, steps: Any, gradients: Any, tolerance: Any, evaluate_every: Any, period: int | str) -> _Limits:
-        if steps is None and gradients is None and tolerance is None:
-            steps = 1000
-        if tolerance is not None:
-            tolerance = real("tolerance", tolerance, low=0.0)
-            if evaluate_every is None:
-                evaluate_every = period if isinstance(period, int) else 100
-        return cls(
-            None if steps is None else positive_integer("steps", steps),
-            None if gradients is None else positive_integer("gradients", gradients),
-            tolerance,
-            None if evaluate_every is None else positive_integer("evaluate_every", evaluate_every),
-        )
-
-    def done(self, run: Run) -> float:
-        """Return how much of the run lies behind, as a share; 0 where only a tolerance ends it."""
-        steps = run.step / self.steps if self.steps else 0.0
-        return min(max(steps, run.multigradient.gradients / self.gradients if self.gradients else 0.0), 1.0)
-
-    def reached(self, run: Run) -> str | None:
-        if self.tolerance is not None and run.stationarity() <= self.tolerance:
-            return "tolerance"
-        if self.steps is not None and run.step >= self.steps:
-            return "steps"
-        if self.gradients is not None and run.multigradient.gradients >= self.gradients:
-            return "gradients"
-        return None
+def _open(run: Run, checkpoints: Checkpoints, resume: bool) -> None:
+    state = run.group.broadcast(lambda: checkpoints.open(resume))
+    if state is not None:
+        take_over(run, state)
+        logger.info("resumed %s at step %d", checkpoints.folder, run.step)
+    checkpoints.saved = run.step
 
 
-def _sizes(source: Source | Stream, batch_size: int | None, period: int | str | None) -> tuple[int, int | str]:
-    if isinstance(source, Stream):
+def _sizes(source: Source, batch_size: int | None, period: int | str | None) -> tuple[int, int | str]:
+    if not source.finite:
         if batch_size is None or period is None:
             raise InvalidOption(
                 "a stream has no length to derive batch_size and period from: give both, "
@@ -304,25 +246,10 @@ def _sizes(source: Source | Stream, batch_size: int | None, period: int | str | 
     return batch_size, root if period is None else positive_integer_or_auto("period", period)
 
 
-def _open(run: Run, folder: Path, resume: bool) -> None:
-    state = run.group.broadcast(lambda: _read(folder, resume))
-    if state is not None:
-        take_over(run, state)
-        logger.info("resumed %s at step %d", folder, run.step)
-
-
-def _read(folder: Path, resume: bool) -> dict[str, Any] | None:
-    folder.mkdir(parents=True, exist_ok=True)
-    state = checkpoints.load(folder)
-    if state is None:
-        return None
-    if not resume:
-        raise InvalidOption(
-            f"checkpoint folder {str(folder)!r} holds a checkpoint already; pass resume=True to continue it, or name "
-            "another folder"
-        )
-    checkpoints.sweep(folder)
-    return state
+def _check_evaluation(evaluation: Iterable[Any]) -> None:
+    require_batches("evaluation", evaluation, again=True)
+    for batch in evaluation if isinstance(evaluation, list | tuple) else ():
+        leading_size(batch)  # raise now, not after the training
 
 
 def _on_accelerator(model: torch.nn.Module) -> bool:

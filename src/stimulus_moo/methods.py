@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from stimulus_moo.anchors import AdaptiveBatch, Anchor, FullPass
 from stimulus_moo.data.partition import ALL, Partition
-from stimulus_moo.data.sources import Source, Stream
+from stimulus_moo.data.sources import Source
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
 from stimulus_moo.optim import HeavyBall
@@ -39,7 +39,7 @@ class MethodOptions(TypedDict, total=False):
 class Settings:
     """Everything a row of the table is built from."""
 
-    source: Source | Stream
+    source: Source
     lr: float | str
     momentum: float
     batch_size: int
@@ -56,7 +56,7 @@ class Settings:
     rho: float = 0.0  # MoCo, MoCo+: regularisation of lambda
     probability: Schedule | None = None  # PAGE-MOO: of an anchor; None: batch_size / (n + batch_size)
     weights: Sequence[float] | None = None  # scalarisation: None: 1/S each
-    share: Partition = ALL  # which part of every batch and pass is this process's
+    partition: Partition = ALL  # the part of every batch and pass that belongs to this process
 
     @property
     def rate(self) -> float:
@@ -65,9 +65,9 @@ class Settings:
 
     def anchor(self) -> Iterable[Any]:
         """Return the pass over all data."""
-        if isinstance(self.source, Stream):
+        if not self.source.finite:
             raise InvalidOption("this method needs a data set with a length, found a stream; use one of the + variants")
-        return FullPass(self.source, self.anchor_batch, self.share)
+        return FullPass(self.source, self.anchor_batch, self.partition)
 
     def adaptive(self, momentum: float = 0.0) -> Anchor:
         """Return the adaptive draw."""
@@ -86,7 +86,7 @@ class Settings:
         """Return the probability of an anchor."""
         if self.probability is not None:
             return self.probability
-        size = self.batch_size if isinstance(self.source, Stream) else len(self.source)
+        size = len(self.source) if self.source.finite else self.batch_size
         return self.batch_size / (size + self.batch_size)
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stimulus_moo._engine.differentiation import Engine
+from stimulus_moo._engine.differentiation import Engine, full_precision
 from stimulus_moo._engine.objective import Losses, Objective
-from stimulus_moo._engine.replay import Snapshot, full_precision
+from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.rows import Rows
-from stimulus_moo._engine.transaction import Account, Ledger
+from stimulus_moo._engine.store import Store
+from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.anchors import FullAnchor
 from stimulus_moo.data.batches import require_batches
 from stimulus_moo.errors import InvalidOption
@@ -69,14 +70,13 @@ def measure(
     ([1.0, 9.0], [1.0, 0.0], 4.0)
     """
     objective = Objective(model, losses, micro_batch=micro_batch, batch_size=batch_size)
-    return measure_with(Ledger(objective, Engine("auto", objective.model)), batches)
+    return measure_with(Store(objective, Engine("auto", objective.model)), batches)
 
 
-def measure_with(ledger: Ledger, batches: Iterable[Any], step: int = 0) -> Measurement:
-    """Measure with a fresh ledger; with that of several processes each brings its share of the batches."""
-    objective = ledger.objective
-    rows, gramian, means, samples = _mean_rows(ledger, batches, step)
-    with torch.no_grad(), full_precision(objective.devices):
+def measure_with(store: Store, batches: Iterable[Any], step: int = 0) -> Measurement:
+    """Measure with a fresh store; where several processes measure together, each brings its part of the batches."""
+    rows, gramian, means, samples = _mean_rows(store, batches, step)
+    with torch.no_grad(), full_precision(store.objective.devices):
         weights = MinNorm()(gramian)
         _, sq_norm = rows.combine(weights)
     return Measurement(means.tolist(), weights.tolist(), float(sq_norm), samples)
@@ -123,35 +123,36 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
     >>> bool((estimator_error(mg, [data]) < 1e-12).all())  # an anchor over all data is exact
     True
     """
-    kept = multigradient._ledger.rows
+    kept = multigradient.store.rows
     if kept is None:
         raise InvalidOption(
             f"estimator_error needs an estimator that keeps its rows, after a first step; found "
             f"{type(multigradient.estimator).__name__} at step {multigradient.t}"
         )
     objective = multigradient.objective
-    rows, *_ = _mean_rows(Ledger(objective, Engine("auto", objective.model)), batches)
+    rows, *_ = _mean_rows(Store(objective, Engine("auto", objective.model)), batches)
     with torch.no_grad():
         rows.merge(kept, -1.0)
         return rows.sq_norms()
 
 
-def _mean_rows(ledger: Ledger, batches: Iterable[Any], step: int = 0) -> tuple[Rows, Tensor, Tensor, int]:
+def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Rows, Tensor, Tensor, int]:
     """Return the mean gradients over the batches, their Gramian, the mean losses and the number of samples."""
     require_batches("batches", batches)
-    objective = ledger.objective
-    guard = Snapshot(objective.model, objective.parameters)
-    account = Account()
+    objective = store.objective
+    snapshot = Snapshot(objective.model, objective.parameters)
+    transaction = Transaction(store, Update(keep=0.0, now=1.0, anchor=FullAnchor(batches)), step, snapshot)
     try:
         with torch.no_grad():
-            update = Update(keep=0.0, now=1.0, anchor=FullAnchor(batches))
-            ledger.apply(update, None, step, guard, account)
+            transaction.evaluate(None)
             with full_precision(objective.devices):
-                gramian = ledger.gramian(step)
+                assert transaction.pending is not None
+                gramian = transaction.pending.gramian(step)
     except BaseException as error:
-        ledger.abandon(error)
+        if store.reducer is not None:
+            store.reducer.abandon(store, error)
         raise
     finally:
-        guard.restore()
-    assert account.losses is not None
-    return ledger.pending, gramian, account.losses, account.samples
+        snapshot.restore()
+    assert transaction.account.losses is not None
+    return transaction.pending, gramian, transaction.account.losses, transaction.account.samples

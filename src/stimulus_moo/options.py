@@ -23,6 +23,13 @@ def positive_integer(name: str, value: Any) -> int:
     return int(value)
 
 
+def natural_number(name: str, value: Any) -> int:
+    """Return ``value`` as an int of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
+        raise InvalidOption(f"{name} must be 0 or a positive integer, found {value!r}")
+    return int(value)
+
+
 def positive_integer_or_auto(name: str, value: Any) -> int | str:
     """Return ``value`` as a positive int, or ``"auto"``."""
     if isinstance(value, str) and value == "auto":

@@ -35,6 +35,13 @@ class Stateful:
             state[name] = _read(getattr(self, name))
         return state
 
+    def has_state(self) -> bool:
+        """Return whether anything about the object can change; an object without a state need not be saved."""
+        if type(self).state_dict is not Stateful.state_dict:
+            return True
+        values = (getattr(self, name) for name in self.state_names)
+        return any(value.has_state() if isinstance(value, Stateful) else True for value in values)
+
     def check_state(self, state: Any, path: str = "") -> None:
         """Raise StateMismatch if ``state`` does not fit, naming the entry."""
         where = path or self.kind

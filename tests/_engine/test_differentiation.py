@@ -21,7 +21,7 @@ from stimulus_moo import (
     Tracking,
 )
 from stimulus_moo._engine.differentiation import choose
-from tests.harness import cut, data, two_heads, two_losses
+from tests.harness import cut, data, same, two_heads, two_losses
 
 COLUMNS = data(24)
 BATCHES = cut(COLUMNS, 6) * 3
@@ -71,7 +71,7 @@ def test_all_engines_walk_the_same_path(
 ) -> None:
     expected, by_rows = walk("rowwise", ESTIMATORS[name](), micro_batch=micro_batch)
     if large:
-        monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
+        monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
     found, mg = walk(engine, ESTIMATORS[name](), micro_batch=micro_batch)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     assert mg.engine == engine
@@ -85,18 +85,18 @@ def test_a_model_compiled_in_earnest_walks_the_same_path() -> None:
     found, mg = walk("compiled", Recursive(cut(COLUMNS, 10), 4), steps=8)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     assert mg.engine == "compiled"
-    assert [known is not None for known in mg._ledger.compiler._known.values()] == [True]
+    assert [known is not None for known in mg.store.compiler._known.values()] == [True]
     torch._dynamo.reset()
 
 
 @pytest.mark.usefixtures("uncompiled")
 def test_the_compiled_function_is_really_used() -> None:
     _, mg = walk("compiled", Storm(0.3), steps=3)
-    (known,) = [known for known in mg._ledger.compiler._known.values() if known is not None]
+    (known,) = [known for known in mg.store.compiler._known.values() if known is not None]
     calls = []
-    mg._ledger.compiler._known = {
+    mg.store.compiler._known = {
         key: type(known)(lambda *a: calls.append(1) or known.function(*a), known.reach)
-        for key in mg._ledger.compiler._known
+        for key in mg.store.compiler._known
     }
     mg.backward(BATCHES[3])
     assert calls == [1]
@@ -107,7 +107,7 @@ def test_the_compiled_function_is_really_used() -> None:
 @pytest.mark.usefixtures("uncompiled")
 def test_a_gradient_that_is_not_finite_never_enters(engine: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
-        monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
+        monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
     model = two_heads()
 
     def root(model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
@@ -125,12 +125,13 @@ def test_a_gradient_that_is_not_finite_never_enters(engine: str, large: bool, mo
         mg.backward(at(1.0, k))
         optimizer.step()
     rows, state = mg.rows(), [p.detach().clone() for p in model.parameters()]
-    with pytest.raises(NonFiniteError, match="gradient of objective 1 holds NaN or infinity at step 4"):
+    with pytest.raises(NonFiniteError, match="gradient of objective 1 contains NaN or infinity at step 4"):
         mg.backward(at(-1.0, 5))  # sqrt(0): the loss is finite, its slope is not
     assert mg.t == 4
-    for before, after in zip(rows, mg.rows(), strict=True):
-        for name in before:
-            torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-14 if large else 0)
+    if large:
+        assert mg.rows() == []  # they were being updated in place
+    else:
+        assert same(mg.rows(), rows)
     assert all(torch.equal(p, kept) for p, kept in zip(model.parameters(), state, strict=True))
     assert mg.engine == engine
 
@@ -169,10 +170,10 @@ def test_layers_that_are_switched_on_later_are_noticed() -> None:
 
 @pytest.mark.usefixtures("uncompiled")
 def test_large_models_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stimulus_moo._engine.transaction.COMPILED_ENTRIES", 10)
+    monkeypatch.setattr("stimulus_moo._engine.compiler.COMPILED_ENTRIES", 10)
     mg = MultiGradient(two_heads(), losses, MiniBatch(), engine="compiled")
     mg.backward(BATCHES[0])
-    with pytest.warns(StimulusWarning, match="it is for at most 10 entries of U"):
+    with pytest.warns(StimulusWarning, match="it supports at most 10 entries of U"):
         mg.backward(BATCHES[1])
 
 
@@ -225,7 +226,8 @@ def test_a_missing_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch) -> Non
     mg = MultiGradient(two_heads(), losses, MiniBatch(), engine="compiled")
     mg.backward(BATCHES[0])
     with pytest.warns(
-        StimulusWarning, match=r"compiled \(RuntimeError: No working C\+\+ compiler found\); engine 'rowwise'"
+        StimulusWarning,
+        match=r"compiled \(RuntimeError: No working C\+\+ compiler found\). Continuing with engine 'rowwise'",
     ):
         mg.backward(BATCHES[1])
 
@@ -251,7 +253,7 @@ def test_a_choice_of_the_rule_that_fails_is_nobodys_business(caplog: pytest.LogC
     with caplog.at_level(logging.INFO, "stimulus_moo"):
         mg.backward(torch.tensor([[0], [3], [3]]))  # warnings are errors here
     assert mg.engine == "rowwise"
-    assert "engine 'rowwise' takes over" in caplog.text
+    assert "Continuing with engine 'rowwise'" in caplog.text
 
 
 class TestChoice:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from stimulus_moo import InvalidOption, MemoryEstimate, MiniBatch, MultiGradient, Recursive, StateMismatch
-from stimulus_moo._engine.rounding import add_rounded
+from stimulus_moo._engine.storage import add_rounded
 from tests.harness import cut, data, everything, two_heads, two_losses
 
 COLUMNS = data(24, dtype=torch.float32)
@@ -54,16 +54,16 @@ class TestEstimate:
 
     def test_it_is_what_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for entries in (1 << 22, 0):
-            monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", entries)
+            monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", entries)
             mg = build()
             estimate = mg.memory_estimate(BATCHES[0])
             trained(mg)
-            ledger = mg._ledger
-            held = [rows for rows in (ledger.rows, ledger._spare) if rows is not None]
+            store = mg.store
+            held = [rows for rows in (store.rows, store.spare) if rows is not None]
             kept = sum(b.matrix.numel() * b.matrix.element_size() for rows in held for b in rows.blocks)
             assert kept == estimate.rows + estimate.staging
-            assert ledger.previous is not None
-            assert sum(x.numel() * x.element_size() for x in ledger.previous) == estimate.previous
+            assert store.previous is not None
+            assert sum(x.numel() * x.element_size() for x in store.previous) == estimate.previous
 
     def test_an_estimator_without_memory_needs_less(self) -> None:
         mg = MultiGradient(two_heads(), two_losses, MiniBatch())
@@ -155,7 +155,7 @@ class TestRounding:
 
 def test_wide_models_stream_within_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """No gradient is held while the next one is taken: rows never exist as a whole."""
-    monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
+    monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
     alive: list[int] = []
     from stimulus_moo._engine.rows import Rows

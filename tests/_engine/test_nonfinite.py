@@ -132,18 +132,16 @@ def test_optimizers_with_momentum_do_not_move_on_a_skipped_step(name: str) -> No
 
 @pytest.mark.parametrize("large", [False, True])
 def test_one_bad_row_at_x_t_or_at_the_last_point_only(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of large models are updated in place and taken back by evaluating again."""
+    """Rows of large models are updated in place and dropped when that fails."""
     if large:
-        monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
+        monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
     bad = (BATCHES[2][0].clone(), BATCHES[2][1])
     bad[0][3] = torch.nan  # one row of six
     mg = MultiGradient(two_heads(), two_losses, Storm(0.3), on_nonfinite="skip", micro_batch=2)
     train(mg, BATCHES[:2])
     rows = mg.rows()
     assert mg.backward(bad).skipped
-    for old, new in zip(rows, mg.rows(), strict=True):
-        for name in old:
-            assert torch.allclose(old[name], new[name], rtol=0, atol=1e-12)
+    assert same(mg.rows(), [] if large else rows)
     last_point_only = Point()
     follow = MultiGradient(last_point_only, away_from_one, Storm(0.1), on_nonfinite="skip")
     follow.backward(torch.zeros(2))
@@ -186,7 +184,7 @@ def test_a_run_that_is_nan_for_ever_ends() -> None:
     for _ in range(MOST_IN_A_ROW):
         assert mg.backward(BATCHES[0]).skipped
     before = everything(mg)
-    with pytest.raises(NonFiniteError, match=r"objective 0 is nan at step 0.* the 10 calls before it were skipped"):
+    with pytest.raises(NonFiniteError, match=r"objective 0 is nan at step 0.* Giving up after 10 consecutive"):
         mg.backward(BATCHES[0])
     assert differing(before, everything(mg)) == []
     switch.on = False

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stimulus_moo import Filtered, MultiGradient, Page, Recursive, Safeguard, StimulusWarning, Storm
-from stimulus_moo._engine import transaction as ledger
+from stimulus_moo._engine import store
 from stimulus_moo.estimators import Estimator
 
 X, Y = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(80.0).double()
@@ -50,7 +50,7 @@ def followed(estimator: Estimator, steps: int, engine: str = "rowwise") -> tuple
     seen = []
     for k in range(steps):
         rows = slice(8 * k % 40, 8 * k % 40 + 8)
-        point, weights = flat(model), mg._weights
+        point, weights = flat(model), mg.weights
         before = seen[-1][1] if seen else None
         mg.backward((X[rows], Y[rows]))
         seen.append((mg.observation, point, before, weights, rows))
@@ -64,7 +64,7 @@ def followed(estimator: Estimator, steps: int, engine: str = "rowwise") -> tuple
 def test_observations_are_what_the_definitions_say(
     rule: str, staged: bool, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "STAGED_ENTRIES", 1 << 16 if staged else 0)
+    monkeypatch.setattr(store, "STAGED_ENTRIES", 1 << 16 if staged else 0)
     anchor = [(X, Y)]
     estimators: dict[str, Any] = {
         "recursive": lambda: Recursive(anchor, 4),
@@ -124,7 +124,7 @@ def test_the_halves_of_a_batch_measure_its_variance() -> None:
 
 def test_watching_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for entries in (1 << 16, 0):
-        monkeypatch.setattr(ledger, "STAGED_ENTRIES", entries)
+        monkeypatch.setattr(store, "STAGED_ENTRIES", entries)
         ends = []
         for watch in (False, True):
             model = network()
@@ -147,12 +147,13 @@ def test_a_far_too_long_step_is_warned_of_once_unless_a_guard_is_at_work() -> No
         if watch:
             mg.watch()
         optimizer = torch.optim.SGD(model.parameters(), lr=20.0)
-        guard = Safeguard(optimizer, mg) if guarded else None
+        if guarded:
+            Safeguard(optimizer, mg)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for k in range(6):
-                (guard or mg).backward((X[4 * k : 4 * k + 4], Y[4 * k : 4 * k + 4]))
-                (guard or optimizer).step()
+                mg.backward((X[4 * k : 4 * k + 4], Y[4 * k : 4 * k + 4]))
+                optimizer.step()
         return [str(w.message) for w in caught if issubclass(w.category, StimulusWarning)]
 
     for watch in (False, True):
@@ -167,6 +168,6 @@ def test_what_was_seen_last_is_part_of_the_state() -> None:
     state = mg.state_dict()
     other = MultiGradient(network(), losses, Recursive([(X, Y)], 10))
     other.load_state_dict(state)
-    assert torch.equal(other._weights, mg._weights)
+    assert torch.equal(other.weights, mg.weights)
     assert other.norm == mg.norm
     assert math.isfinite(other.norm)

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo._engine.replay import Snapshot, full_precision, swapped
+from stimulus_moo._engine.differentiation import full_precision
+from stimulus_moo._engine.parameter_swap import ParameterSwap
+from stimulus_moo._engine.replay import Snapshot
 from tests.harness import same
 
 
@@ -70,15 +72,15 @@ def test_random_state_comes_back() -> None:
 @pytest.mark.parametrize("large", [False, True])
 def test_swapped_puts_values_in_and_brings_back_bit_for_bit(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
-        monkeypatch.setattr("stimulus_moo._engine.replay._SMALL", 0)
+        monkeypatch.setattr("stimulus_moo._engine.parameter_swap._SMALL", 0)
     own = [nn.Parameter(torch.tensor([0.1, 0.2])), nn.Parameter(torch.tensor(3.0, dtype=torch.float64))]
     others = [torch.tensor([1.1, 1.2]), torch.tensor(4.0, dtype=torch.float64)]
     before = [p.detach().clone() for p in own], [o.clone() for o in others]
-    with swapped(own, others):
+    with ParameterSwap(own, others):
         assert same([p.detach() for p in own], before[1])
         assert same(others, before[0 if large else 1])  # large ones wait in the others' place
     assert same(([p.detach() for p in own], others), before)
-    with pytest.raises(KeyboardInterrupt), swapped(own, others):
+    with pytest.raises(KeyboardInterrupt), ParameterSwap(own, others):
         raise KeyboardInterrupt
     assert same(([p.detach() for p in own], others), before)
 
@@ -89,7 +91,7 @@ def test_swapped_drops_low_precision_copies_of_the_other_point() -> None:
     other = [torch.full((1, 1), 2.0)]
     x = torch.ones(1, 1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        with swapped([layer.weight], other):
+        with ParameterSwap([layer.weight], other):
             torch.clear_autocast_cache()
             assert layer(x).item() == 2.0  # caches a bfloat16 copy of the weight 2
         assert layer(x).item() == 1.0

@@ -1,4 +1,4 @@
-"""One backward pass per objective, by rows and parameter by parameter."""
+"""The ways to differentiate: by rows, gradient by gradient, and all rows in one vectorised pass."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo._engine.batched import batched
-from stimulus_moo._engine.rowwise import can_stream, rowwise, streamed
+from stimulus_moo._engine.differentiation import batched, can_stream, rowwise, stream
 from tests.harness import data, jacobian, two_heads, two_losses
 
 Differentiate = Callable[..., None]
@@ -35,7 +34,7 @@ class Collector:
     def end_row(self, objective: int) -> None:
         self.ended.append(objective)
 
-    def take_all(self, gradients: Sequence[Tensor | None]) -> None:
+    def take_stacked(self, gradients: Sequence[Tensor | None]) -> None:
         for i, stacked in enumerate(gradients):
             if stacked is not None:
                 for objective, gradient in enumerate(stacked):
@@ -46,12 +45,17 @@ class Collector:
         return torch.cat([row.get(i, torch.zeros_like(p)).flatten() for i, p in enumerate(parameters)])
 
 
-def all_at_once(losses: Sequence[Tensor], parameters: Sequence[Tensor], intake: Collector) -> None:
-    intake.take_all(batched(losses, parameters))
+def by_rows(losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Collector) -> None:
+    for objective, row in enumerate(rowwise(losses, parameters)):
+        sink.take_row(objective, row)
 
 
-BY_ROWS = pytest.mark.parametrize("differentiate", [rowwise, streamed])
-ALL = pytest.mark.parametrize("differentiate", [rowwise, streamed, all_at_once])
+def all_at_once(losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Collector) -> None:
+    sink.take_stacked(batched(losses, parameters))
+
+
+BY_ROWS = pytest.mark.parametrize("differentiate", [by_rows, stream])
+ALL = pytest.mark.parametrize("differentiate", [by_rows, stream, all_at_once])
 
 
 @ALL
@@ -118,14 +122,14 @@ def test_streaming_leaves_gradients_and_hooks_as_they_were() -> None:
     kept = [torch.full_like(p, 7.0) for p in parameters[:-1]]
     for parameter, gradient in zip(parameters, kept, strict=False):
         parameter.grad = gradient
-    streamed(two_losses(model, data()), parameters, Collector())
+    stream(two_losses(model, data()), parameters, Collector())
     assert all(p.grad is g for p, g in zip(parameters, kept, strict=False))
     assert all(bool((g == 7.0).all()) for g in kept)
     assert parameters[-1].grad is None
     assert not any(p._post_accumulate_grad_hooks for p in parameters)
 
 
-def test_an_intake_that_raises_ends_the_stream_and_loses_nothing() -> None:
+def test_a_sink_that_raises_ends_the_stream_and_loses_nothing() -> None:
     model = two_heads()
     parameters = list(model.parameters())
     for parameter in parameters:
@@ -139,7 +143,7 @@ def test_an_intake_that_raises_ends_the_stream_and_loses_nothing() -> None:
 
     collector = Refuses()
     with pytest.raises(ValueError, match="refused"):
-        streamed(two_losses(model, data()), parameters, collector)
+        stream(two_losses(model, data()), parameters, collector)
     assert collector.ended == [0]
     assert all(bool((p.grad == 1.0).all()) for p in parameters if p.grad is not None)
     assert all(p.grad is not None and not p._post_accumulate_grad_hooks for p in parameters)

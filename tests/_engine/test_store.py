@@ -1,4 +1,4 @@
-"""What the ledger keeps, by parameter name."""
+"""Rows, point and layout of a store, by parameter name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from stimulus_moo import MultiGradient, StateMismatch, Storm
-from stimulus_moo._engine import store as snapshot
 from tests.harness import cut, data, same, train, two_heads, two_losses
 
 BATCHES = cut(data(24), 6)
@@ -22,11 +21,7 @@ def used() -> MultiGradient:
 
 def test_rows_point_and_layout_by_name() -> None:
     mg = used()
-    rows, point, layout = (
-        snapshot.save_rows(mg._ledger),
-        snapshot.save_point(mg._ledger),
-        snapshot.save_layout(mg._ledger),
-    )
+    rows, point, layout = mg.store.saved_rows(), mg.store.saved_point(), mg.store.saved_layout()
     assert [set(row) for row in rows] == [
         {"trunk.weight", "trunk.bias", "left.weight", "left.bias"},
         {"trunk.weight", "trunk.bias", "right.weight", "right.bias"},
@@ -43,17 +38,17 @@ def test_rows_point_and_layout_by_name() -> None:
     }
 
 
-def test_saved_and_loaded_ledgers_are_the_same() -> None:
+def test_saved_and_loaded_stores_are_the_same() -> None:
     mg = used()
     state = mg.state_dict()
     fresh = MultiGradient(two_heads(), two_losses, Storm(0.3))
-    snapshot.load(fresh._ledger, state["rows"], state["previous"], state["layout"])
-    assert same(snapshot.save_rows(fresh._ledger), state["rows"])
-    assert same(snapshot.save_point(fresh._ledger), state["previous"])
-    assert snapshot.save_layout(fresh._ledger) == state["layout"]
+    fresh.store.load(state["rows"], state["previous"], state["layout"])
+    assert same(fresh.store.saved_rows(), state["rows"])
+    assert same(fresh.store.saved_point(), state["previous"])
+    assert fresh.store.saved_layout() == state["layout"]
 
 
-def test_an_unused_ledger_is_empty() -> None:
+def test_an_unused_store_is_empty() -> None:
     mg = MultiGradient(two_heads(), two_losses, Storm(0.3))
     assert (mg.rows(), mg.state_dict()["previous"]) == ([], None)
     assert set(mg.state_dict()["layout"].values()) == {0}

@@ -138,7 +138,7 @@ def test_a_collate_function_is_used_for_map_style_data_sets_also_of_tensors() ->
 
     assert as_source(Squares(), collate).take(INDICES) == 3  # type: ignore[arg-type]
     assert as_source(TensorDataset(X, Y), collate).take(INDICES) == 3  # type: ignore[arg-type]
-    assert as_source(Numbers(), collate).take(4) == 4  # type: ignore[arg-type]
+    assert as_source(Numbers(), collate).read(4) == 4  # type: ignore[arg-type]
 
 
 def test_many_samples_are_fetched_at_once_where_the_data_set_can() -> None:
@@ -202,32 +202,32 @@ def stream(samples: Any = None) -> Stream:
 
 def test_a_stream_is_read_from_front_to_back() -> None:
     source = stream()
-    assert source.take(3).tolist() == [0, 1, 2]
-    assert source.take(2).tolist() == [3, 4]
+    assert source.read(3).tolist() == [0, 1, 2]
+    assert source.read(2).tolist() == [3, 4]
     assert source.consumed == 5
 
 
 def test_a_stream_resumes_in_a_fresh_object_and_goes_back_when_asked() -> None:
     source = stream()
-    source.take(5)
-    state = source.state_dict()
-    source.take(7)
+    source.read(5)
+    state = source.consumed
+    source.read(7)
     fresh = stream()
-    fresh.load_state_dict(state)
-    assert fresh.take(2).tolist() == [5, 6]
-    source.load_state_dict(state)
-    assert source.take(2).tolist() == [5, 6]
+    fresh.consumed = state
+    assert fresh.read(2).tolist() == [5, 6]
+    source.consumed = state
+    assert source.read(2).tolist() == [5, 6]
 
 
 def test_an_iterator_goes_on_where_it_stands() -> None:
     numbers = (torch.tensor(float(i)) for i in count())
     source = stream(numbers)
-    source.take(3)
+    source.read(3)
     source.consumed = 0  # a step taken back: what was read is gone
-    assert source.take(2).tolist() == [3, 4]
+    assert source.read(2).tolist() == [3, 4]
     resumed = stream(numbers)
     resumed.consumed = 100  # a resumed run that was handed the rest of the stream
-    assert resumed.take(1).tolist() == [5]
+    assert resumed.read(1).tolist() == [5]
     assert resumed.consumed == 101
 
 
@@ -247,11 +247,11 @@ class Failing:
 
 def test_no_sample_is_lost_when_a_stream_raises() -> None:
     source = stream(Failing())
-    assert source.take(1).tolist() == [0]
+    assert source.read(1).tolist() == [0]
     with pytest.raises(OSError, match="disk"):
-        source.take(3)
+        source.read(3)
     assert source.consumed == 1
-    assert source.take(3).tolist() == [1, 2, 3]
+    assert source.read(3).tolist() == [1, 2, 3]
 
 
 def test_no_sample_is_lost_when_collating_raises() -> None:
@@ -264,12 +264,12 @@ def test_no_sample_is_lost_when_collating_raises() -> None:
         return torch.stack(samples)
 
     source = Stream(Numbers(), collate)
-    source.take(2)
-    before = source.state_dict()
+    source.read(2)
+    before = source.consumed
     with pytest.raises(ValueError, match="collate"):
-        source.take(2)
-    source.load_state_dict(before)
-    assert source.take(2).tolist() == [2, 3]
+        source.read(2)
+    source.consumed = before
+    assert source.read(2).tolist() == [2, 3]
 
 
 def test_a_stream_that_ends_says_so() -> None:
@@ -278,10 +278,10 @@ def test_a_stream_that_ends_says_so() -> None:
             return iter(torch.arange(4.0))
 
     source = stream(Short())
-    source.take(3)
+    source.read(3)
     with pytest.raises(InvalidBatch, match="the stream ended after 4 samples"):
-        source.take(2)
-    assert source.take(1).tolist() == [3]
+        source.read(2)
+    assert source.read(1).tolist() == [3]
 
 
 class Fetched(Dataset[tuple[Tensor, int]]):

@@ -54,7 +54,7 @@ class Path:
 
 def build(name: str, **options: Any) -> tuple[MultiGradient, torch.optim.Optimizer]:
     """A method of the table on the problem, for this process's share."""
-    method, settings = METHODS[name], replace(SETTINGS, share=own_share())
+    method, settings = METHODS[name], replace(SETTINGS, partition=own_share())
     model = two_heads()
     mg = MultiGradient(model, two_losses, method.estimator(settings), method.weighting(settings), **options)
     return mg, method.step(model.parameters(), settings)

@@ -82,12 +82,12 @@ def test_the_error_is_that_of_the_estimate() -> None:
             draw = torch.randint(256, (8,))
             mg.backward((INPUTS[draw], TARGETS[draw]))
             optimizer.step()
-            mg.estimator.rule.cost = 10**9  # no second anchor
+            mg.estimator.schedule.cost = 10**9  # no second anchor
         exact = torch.autograd.grad((model(INPUTS) - TARGETS[:, :1]).square().mean(), list(model.parameters()))
         mg.backward((INPUTS[draw], TARGETS[draw]))
         (row,) = mg.rows()
         real += sum(float((row[n] - g).square().sum()) for n, g in zip(("weight", "bias"), exact, strict=True))
-        predicted += mg.estimator.rule.error
+        predicted += mg.estimator.schedule.error
     assert 0.4 < predicted / real < 2.5
 
 

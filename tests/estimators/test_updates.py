@@ -157,7 +157,7 @@ def test_updates_as_data() -> None:
     assert Storm(0.25).update(1) == Update(keep=0.75, now=1.0, before=-0.75)
     recursive = Recursive(ANCHOR, 2)
     assert recursive.update(2) == Update(keep=0.0, now=1.0, anchor=recursive.anchor)
-    assert recursive.update(3) == Update(keep=1.0, now=1.0, before=-1.0)
+    assert recursive.update(3) == Update(keep=1.0, now=1.0, before=-1.0, recursive=True)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ class Restarting(Estimator):
 @pytest.mark.parametrize("large", [False, True])
 def test_an_anchor_may_keep_rows(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
-        monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
+        monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
     model = two_heads()
     mg = MultiGradient(model, two_losses, Restarting())
     for _ in range(3):

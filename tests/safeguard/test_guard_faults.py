@@ -22,7 +22,8 @@ from stimulus_moo import (
     StimulusWarning,
     fit,
 )
-from stimulus_moo._engine import transaction as ledger
+from stimulus_moo._engine import store
+from stimulus_moo.safeguard.rollback import SHORTEN
 from tests._engine.test_observation import X, Y, flat, losses, network
 
 
@@ -44,63 +45,44 @@ def test_losses_with_randomness_of_their_own_never_let_a_refusal_out(warm_up: in
     model, _, guard = make(function=lambda m, b: random.choice([0.1, 1.0, 5.0]) * losses(m, b))
     schedule = torch.optim.lr_scheduler.LambdaLR(guard.optimizer, lambda t: float(t >= warm_up))
     for batch in batches(8):
-        guard.backward(batch)
-        guard.step()
+        guard.multigradient.backward(batch)
+        guard.optimizer.step()
         schedule.step()
     assert torch.isfinite(flat(model)).all()
 
 
 @pytest.mark.parametrize("name", ["recursive", "filtered"])
-def test_rows_that_rounding_has_eaten_up_are_not_gone_on_with(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place, a huge gradient is added to the rows and taken away again, which leaves its rounding."""
-    monkeypatch.setattr(ledger, "STAGED_ENTRIES", 0)
+def test_rows_in_place_are_dropped_when_a_step_is_taken_back(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step that stays uses its batch's own gradient, until the next anchor."""
+    monkeypatch.setattr(store, "STAGED_ENTRIES", 0)
     x, y = X.float(), Y.float()
     model = nn.Linear(3, 2)
     mg = MultiGradient(model, losses, Recursive([(x, y)], 100) if name == "recursive" else Filtered())
     guard = Safeguard(torch.optim.SGD(model.parameters(), lr=0.01), mg)
     feed = zip(x.split(4), y.split(4), strict=True)
     for _ in range(5):
-        guard.backward(next(feed))
-        guard.step()
+        guard.multigradient.backward(next(feed))
+        guard.optimizer.step()
     with torch.no_grad():
         model.weight += 1e9  # a step that has gone wrong
     last = next(feed)
-    guard.backward(last)
+    guard.multigradient.backward(last)
     assert guard.taken_back > 0
     for s, row in enumerate(mg.rows()):
         (own,) = torch.autograd.grad(losses(model, last)[s], [model.weight])
         assert torch.allclose(row["weight"], own, rtol=1e-4, atol=1e-4)
-    assert (guard.doubted > 0) == (name == "recursive")  # until the next anchor
+    assert (guard.suspended > 0) == (name == "recursive")  # until the next anchor
     for batch in feed:
-        guard.step()
-        guard.backward(batch)
+        guard.optimizer.step()
+        guard.multigradient.backward(batch)
     assert losses(model, (x, y)).max() < 10
-
-
-def test_where_going_back_fails_the_step_stays(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(ledger, "STAGED_ENTRIES", 0)
-    _, mg, guard = make(lr=1000.0)
-    feed = batches()
-    guard.backward(next(feed))
-    guard.step()
-
-    def fail(self: Any) -> int:
-        self.clear()
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(ledger.Ledger, "roll_back", fail)
-    step = guard.backward(next(feed))
-    assert step.anchored
-    assert mg.t == 1
-    assert "cannot be taken back and stays" in caplog.text
-    assert guard.share == 1.0
 
 
 def test_settling_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last step was to be an anchor, which met NaN and is skipped: its rows are gone."""
-    monkeypatch.setattr(ledger, "STAGED_ENTRIES", 0)
+    monkeypatch.setattr(store, "STAGED_ENTRIES", 0)
     pieces = 0
 
     def spoilt(m: nn.Module, b: Any) -> Tensor:
@@ -128,8 +110,8 @@ def test_an_error_while_settling_changes_nothing() -> None:
         return losses(m, b)
 
     model, mg, guard = make(lr=100.0, function=failing)
-    guard.backward((X[:8], Y[:8]))
-    guard.step()
+    guard.multigradient.backward((X[:8], Y[:8]))
+    guard.optimizer.step()
     before = flat(model).clone(), len(guard.optimizer.state), mg.samples, mg.gradients, guard.taken_back
     calls = 0
     with pytest.raises(RuntimeError, match="mine"):
@@ -144,40 +126,40 @@ def test_parameters_that_are_not_finite_are_put_back_at_once(value: float) -> No
     model, _, guard = make()
     feed = batches(2)
     for _ in range(4):
-        guard.backward(next(feed))
-        guard.step()
+        guard.multigradient.backward(next(feed))
+        guard.optimizer.step()
     with torch.no_grad():
         next(model.parameters()).view(-1)[0] = value
-    guard.backward(next(feed))
+    guard.multigradient.backward(next(feed))
     assert torch.isfinite(flat(model)).all()
     assert guard.taken_back == 1
-    assert guard.scale >= guard.shorten
+    assert guard.rollback.scale >= SHORTEN
 
 
 @pytest.mark.parametrize(("lr", "at"), [(0.01, 3), (100.0, 2)])
 def test_a_signal_at_the_end_of_a_step_leaves_all_of_it(lr: float, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(strikes: bool) -> Any:
         model, mg, guard = make(lr=lr)
-        made, calls = mg._skips.made, 0
+        whole, calls = mg.objective.write_gradients, 0
 
-        def strike() -> None:
+        def strike(direction: Any) -> None:
             nonlocal calls
-            made()
+            whole(direction)
             calls += 1
             if strikes and calls == at:
                 signal.raise_signal(signal.SIGINT)
 
-        monkeypatch.setattr(mg._skips, "made", strike)
+        monkeypatch.setattr(mg.objective, "write_gradients", strike)
         for k, batch in enumerate(batches()):
             if k == at - 1:
                 if strikes:
                     with pytest.raises(KeyboardInterrupt):
-                        guard.backward(batch)
+                        guard.multigradient.backward(batch)
                 else:
-                    guard.backward(batch)
+                    guard.multigradient.backward(batch)
                 break
-            guard.backward(batch)
-            guard.step()
+            guard.multigradient.backward(batch)
+            guard.optimizer.step()
         return flat(model).clone(), mg.t, mg.samples, mg.gradients, guard.taken_back, guard.state_dict()
 
     cut, whole = run(True), run(False)
@@ -193,32 +175,30 @@ def test_a_finished_run_that_is_resumed_ends_as_it_did(tmp_path: Path) -> None:
     assert (again.losses, again.gradients, again.taken_back) == (first.losses, first.gradients, first.taken_back)
 
 
-def test_half_a_guard_is_noticed() -> None:
-    model, mg, guard = make()
+def test_an_optimizer_that_the_guard_does_not_know_is_noticed() -> None:
+    model, mg, _ = make(lr=1e-3)
+    other = torch.optim.SGD(model.parameters(), lr=1e-3)
     mg.backward((X[:8], Y[:8]))
-    with pytest.warns(StimulusWarning, match=r"call Safeguard.backward\(batch\) in place of") as caught:
-        guard.step()
+    other.step()
+    with pytest.warns(StimulusWarning, match="attach it to the optimizer that trains the model") as caught:
+        mg.backward((X[8:16], Y[8:16]))
     assert caught[0].filename == __file__
-    guard.backward((X[:8], Y[:8]))
+    other.step()
+    mg.backward((X[:8], Y[:8]))  # once is enough
+
+
+def test_a_skipped_step_is_not_followed_by_the_guard() -> None:
+    model, mg, guard = make(lr=0.01)
+    mg.policy.policy = "skip"
+    for batch in batches():
+        mg.backward(batch)
+        guard.optimizer.step()
+    guard.rollback.scale = 0.5
+    before, kept = guard.state_dict(), flat(model).clone()
+    assert mg.backward((torch.full((8, 3), torch.nan, dtype=X.dtype), Y[:8])).skipped
     guard.optimizer.step()
-    with pytest.warns(StimulusWarning, match=r"without Safeguard.step\(\)"):
-        guard.backward((X[8:16], Y[8:16]))
-    guard.optimizer.step()
-    guard.backward((X[:8], Y[:8]))  # once is enough
-    assert torch.isfinite(flat(model)).all()
-
-
-def test_a_guard_that_is_not_used_does_not_silence_the_warning_of_far_too_long_steps() -> None:
-    model, mg, _ = make(lr=1.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1000.0)
-
-    def train() -> None:
-        for batch in batches():
-            mg.backward(batch)
-            optimizer.step()
-
-    with pytest.warns(StimulusWarning, match="take a smaller learning rate"):
-        train()
+    assert torch.equal(flat(model), kept)
+    assert guard.state_dict() == before
 
 
 def test_optimizers_that_cannot_be_guarded_are_refused() -> None:
@@ -258,11 +238,12 @@ def test_a_recursion_is_not_followed_far_by_an_optimizer_whose_steps_do_not_get_
 
         mg = MultiGradient(model, squares, Recursive([(x, y)], 32))
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-        guard = Safeguard(optimizer, mg) if guarded else None
+        if guarded:
+            Safeguard(optimizer, mg)
         start = squares(model, (x, y)).max().item()
         for k in range(300):
             rows = slice(16 * k % 512, 16 * k % 512 + 16)
-            (guard or mg).backward((x[rows], y[rows]))
-            (guard or optimizer).step()
+            mg.backward((x[rows], y[rows]))
+            optimizer.step()
         ends[guarded] = squares(model, (x, y)).max().item()
     assert ends[True] < min(start, ends[False])

@@ -1,34 +1,122 @@
-"""Which engine differentiates: asked for, or chosen by a rule on the problem's size and on what the model contains."""
+"""Differentiates S losses: one backward pass per objective, one vectorised pass for all, or gradient by gradient."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
-from stimulus_moo._engine.batched import batched
-from stimulus_moo._engine.finite import finite
-from stimulus_moo._engine.replay import full_precision
-from stimulus_moo._engine.rowwise import Accumulator, can_stream, rowwise, streamed
+from stimulus_moo._engine.interrupts import complete
+from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo.errors import StimulusWarning
 
 logger = logging.getLogger("stimulus_moo")
 
-#: engine names a user may ask for; "auto" is resolved to "rowwise" or "batched"
+#: Engine names a user may ask for. "auto" is resolved to "rowwise" or "batched" at the first step.
 ENGINES = ("auto", "rowwise", "batched", "compiled")
 
-#: Up to so many entries of U (S x P) one vectorised pass beats S single ones (benchmarks/engines.py): small models,
-#: whose time goes into calling operations. With two objectives there is little to gain, and convolutions and recurrent
-#: layers gain little or lose at any size.
+#: Up to this many entries of U (S x P) one vectorised pass is faster than S single ones (benchmarks/engines.py). It
+#: pays for small models, whose time goes into calling operations; with two objectives there is little to gain, and
+#: convolutions and recurrent layers gain little or lose at any size.
 BATCHED_OBJECTIVES = 3
 BATCHED_ENTRIES = 1 << 22
 
 
+class Jacobian(NamedTuple):
+    """The gradients of S losses: per objective one gradient per parameter or None, or stacked per parameter."""
+
+    gradients: Sequence[Sequence[Tensor | None]] | Sequence[Tensor | None]
+    stacked: bool
+
+
+class Sink(Protocol):
+    """Receives the gradients of a large model: row by row, or parameter by parameter."""
+
+    by_parameter: bool  # accept gradients of single parameters
+    close: Callable[[], None] | None  # cleanup callback, run if the engine was interrupted
+
+    def take_stacked(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take all rows as one tensor [S, *shape] per parameter, or None."""
+
+    def take_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
+        """Take one objective's gradients, one per parameter or None."""
+
+    def take_one(self, objective: int, i: int, gradient: Tensor) -> None:
+        """Take one objective's gradient for parameter i."""
+
+    def end_row(self, objective: int) -> None:
+        """Finish a row that was given by ``take_one``."""
+
+
+class Engine:
+    """Differentiates S losses with the engine asked for; falls back to ``rowwise``, with one notice, where it fails."""
+
+    def __init__(self, name: str, model: nn.Module) -> None:
+        self.name = name
+        self.model = model
+        self._chosen = name == "auto"  # by the rule, not by the user
+
+    def jacobian(self, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> Jacobian:
+        """Return the gradients of all losses, for a model small enough to hold all rows at once."""
+        self._resolve(losses, parameters)
+        with full_precision({parameter.device for parameter in parameters}):
+            stacked = self._batched(losses, parameters) if self.name == "batched" else None
+            if stacked is not None:
+                return Jacobian(stacked, stacked=True)
+            return Jacobian(list(rowwise(losses, parameters)), stacked=False)
+
+    def stream(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Sink) -> None:
+        """Give the sink the gradients of all losses, for a model whose rows must not be held twice."""
+        self._resolve(losses, parameters)
+        with full_precision({parameter.device for parameter in parameters}):
+            stacked = self._batched(losses, parameters) if self.name == "batched" else None
+            if stacked is not None:
+                sink.take_stacked(stacked)
+            elif sink.by_parameter and can_stream(self.model, parameters):
+                stream(losses, parameters, sink)
+            else:
+                for objective, row in enumerate(rowwise(losses, parameters)):
+                    sink.take_row(objective, row)
+
+    def _resolve(self, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
+        if self.name == "auto":
+            self.name = choose(self.model, parameters, len(losses))
+            logger.debug("engine %s chosen for %d objectives", self.name, len(losses))
+
+    def give_up(self, reason: str) -> None:
+        """Switch to single rows and say why: a warning if the user asked for this engine, else a log entry."""
+        message = (
+            f"engine {self.name!r} does not work for this model: {reason}. Continuing with engine 'rowwise', which "
+            "gives the same results"
+        )
+        if self._chosen:
+            logger.info(message)
+        else:
+            warnings.warn(message, StimulusWarning, stacklevel=2)
+        self.name = "rowwise"
+
+    def _batched(self, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor | None] | None:
+        try:
+            gradients = batched(losses, parameters)
+        except RuntimeError as error:
+            self.give_up(f"its gradients cannot be vectorised ({str(error).splitlines()[0]})")
+            return None
+        if not all(gradient is None or finite(gradient) for gradient in gradients):
+            return None  # 0 times infinity also spoils the other rows: single rows tell which one it is
+        return gradients
+
+
 def choose(model: nn.Module, parameters: Sequence[Tensor], objectives: int) -> str:
-    """Return the engine that is fastest on problems like this one; equal problems get equal answers."""
+    """Return the engine that is fastest on problems of this kind; equal problems get equal answers."""
     entries = objectives * sum(parameter.numel() for parameter in parameters)
     if objectives < BATCHED_OBJECTIVES or entries > BATCHED_ENTRIES:
         return "rowwise"
@@ -36,53 +124,87 @@ def choose(model: nn.Module, parameters: Sequence[Tensor], objectives: int) -> s
     return "rowwise" if heavy else "batched"
 
 
-class Engine:
-    """Differentiates S losses; falls back to single rows, with one notice, where a graph cannot be vectorised."""
+def rowwise(losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> Iterator[list[Tensor | None]]:
+    """Yield one row after the other; the graph is freed with the last one. Works with every model."""
+    last = len(losses) - 1
+    for objective, loss in enumerate(losses):
+        gradients = torch.autograd.grad(loss, parameters, retain_graph=objective < last, allow_unused=True)
+        yield [None if gradient is None else dense(gradient) for gradient in gradients]
 
-    def __init__(self, name: str, model: nn.Module) -> None:
-        self.name = name
-        self.model = model
-        self._chosen = name == "auto"  # by the rule, not by the user
 
-    def differentiate(
-        self, losses: Sequence[Tensor], parameters: Sequence[Tensor], intake: Accumulator, *, large: bool
-    ) -> None:
-        """Give the intake the gradients of all losses for all parameters."""
-        if self.name == "auto":
-            self.name = choose(self.model, parameters, len(losses))
-            logger.debug("engine %s chosen for %d objectives", self.name, len(losses))
-        with full_precision({parameter.device for parameter in parameters}):
-            if self.name == "batched" and self._batched(losses, parameters, intake):
-                return
-            if large and can_stream(self.model, parameters):
-                streamed(losses, parameters, intake)
-            else:
-                rowwise(losses, parameters, intake)
+def batched(losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return every objective's gradients as [S, *shape] per parameter, or None where no loss reaches it.
 
-    def rowwise(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], intake: Accumulator) -> None:
-        """Give the intake single rows, whatever the engine."""
-        with full_precision({parameter.device for parameter in parameters}):
-            rowwise(losses, parameters, intake)
+    All rows come from one vectorised backward pass. The graph is kept, so that single rows can still be computed.
 
-    def _batched(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], intake: Accumulator) -> bool:
-        try:
-            gradients = batched(losses, parameters)
-        except RuntimeError as error:
-            self.give_up(f"its gradients cannot be vectorised ({str(error).splitlines()[0]})")
-            return False
-        if not all(gradient is None or finite(gradient) for gradient in gradients):
-            return False  # 0 times infinity spoils the other rows too: single rows tell which one it is
-        intake.take_all(gradients)
-        return True
+    Raises:
+        RuntimeError: an operation of the graph cannot be vectorised.
+    """
+    with torch.enable_grad():
+        stacked = torch.stack(list(losses))
+    directions = torch.eye(len(losses), dtype=stacked.dtype, device=stacked.device)
+    gradients = torch.autograd.grad(
+        stacked, parameters, directions, is_grads_batched=True, allow_unused=True, retain_graph=True
+    )
+    return [None if gradient is None else dense(gradient) for gradient in gradients]
 
-    def give_up(self, reason: str) -> None:
-        """Go on with single rows, and say why: to the user who asked for another engine, else to the log."""
-        message = (
-            f"engine {self.name!r} does not work for this model: {reason}; engine 'rowwise' takes over, with the same "
-            "results"
-        )
-        if self._chosen:
-            logger.info(message)
-        else:
-            warnings.warn(message, StimulusWarning, stacklevel=2)
-        self.name = "rowwise"
+
+def stream(losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Sink) -> None:
+    """Give the sink every gradient as soon as it exists, so that no whole row is held; ``p.grad`` stays as it was.
+
+    A gradient that was just written is still in the processor's cache. On large models, adding it immediately is much
+    faster than collecting the row first.
+    """
+    last = len(losses) - 1
+    now = 0
+
+    def receive(i: int, parameter: Tensor) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        assert gradient is not None
+        with torch.no_grad():
+            sink.take_one(now, i, dense(gradient))
+
+    def clean_up() -> None:
+        for hook in hooks:
+            hook.remove()
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+
+    kept = [parameter.grad for parameter in parameters]
+    hooks: list[RemovableHandle] = []
+    sink.close = clean_up
+    try:
+        for i, parameter in enumerate(parameters):
+            parameter.grad = None
+            hooks.append(parameter.register_post_accumulate_grad_hook(partial(receive, i)))
+        for now, loss in enumerate(losses):
+            torch.autograd.backward(loss, retain_graph=now < last, inputs=list(parameters))
+            sink.end_row(now)
+    finally:
+        complete(clean_up)
+
+
+def can_stream(model: torch.nn.Module, parameters: Sequence[Tensor]) -> bool:
+    """Return whether nobody else listens for finished gradients: hooks of the user, or DistributedDataParallel."""
+    return not any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in parameters) and not any(
+        isinstance(module, DistributedDataParallel) for module in model.modules()
+    )
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """Return a gradient as a dense tensor."""
+    return gradient if gradient.layout is torch.strided else gradient.to_dense()
+
+
+def autocasts(devices: Iterable[torch.device]) -> list[str]:
+    """Return the device types, among these and the CPU, for which the user's autocast is on."""
+    kinds = {"cpu", *(device.type for device in devices)}
+    return [kind for kind in kinds if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)]
+
+
+def full_precision(devices: Iterable[torch.device]) -> AbstractContextManager[Any]:
+    """Switch the user's autocast off for the library's own arithmetic."""
+    stack = ExitStack()
+    for kind in autocasts(devices):
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack

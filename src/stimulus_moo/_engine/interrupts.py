@@ -1,4 +1,4 @@
-"""Moments that a signal must not cut in two: it is noted, and acts when they are over."""
+"""Defers SIGINT and SIGTERM during critical sections."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-#: What may raise an exception anywhere in the main thread: Ctrl-C, and what a batch system sends before it kills.
+#: Signals that may raise an exception anywhere in the main thread: Ctrl-C, and what a batch system sends before a kill.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class DeferredInterrupts:
-    """A context that holds back Ctrl-C and SIGTERM, where Python handles them, until it ends.
+    """Context manager that holds back SIGINT and SIGTERM, where Python handles them, until it exits.
 
-    Only the main thread receives them, so elsewhere the context does nothing. It costs some ten microseconds: what can
-    be repeated is better off with ``complete``.
+    Only the main thread receives signals, so elsewhere the context does nothing. Entering it costs about ten
+    microseconds; for an idempotent action ``complete`` is cheaper.
 
     >>> import signal
     >>> done = []
-    >>> before = signal.signal(signal.SIGTERM, lambda number, frame: done.append("then the signal"))
+    >>> before = signal.signal(signal.SIGTERM, lambda number, frame: done.append("signal"))
     >>> with DeferredInterrupts():
     ...     signal.raise_signal(signal.SIGTERM)
-    ...     done.append("all of it")
+    ...     done.append("critical section")
     >>> done, signal.signal(signal.SIGTERM, before) is None
-    (['all of it', 'then the signal'], False)
+    (['critical section', 'signal'], False)
     """
 
     def __init__(self) -> None:
-        self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        self._came: list[Callable[[], Any]] = []
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._deferred: list[Callable[[], Any]] = []
 
     def __enter__(self) -> DeferredInterrupts:
         if threading.current_thread() is threading.main_thread():
@@ -38,36 +38,33 @@ class DeferredInterrupts:
                 for number in _SIGNALS:
                     handler = signal.getsignal(number)
                     if callable(handler):
-                        self._before[number] = handler
-                        signal.signal(number, self._note)
-            except BaseException:  # a signal that was quicker
+                        self._handlers[number] = handler
+                        signal.signal(number, self._defer)
+            except BaseException:  # a signal arrived while the handlers were being replaced
                 self._restore()
                 raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._restore()
-        for act in self._came:
+        for act in self._deferred:
             act()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        handler = self._before[number]
-        self._came.append(lambda: handler(number, frame))
+    def _defer(self, number: int, frame: FrameType | None) -> None:
+        handler = self._handlers[number]
+        self._deferred.append(lambda: handler(number, frame))
 
     def _restore(self) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             try:
                 signal.signal(number, handler)
-            except BaseException:  # raised by a handler that is back already: put the others back all the same
+            except BaseException:  # raised by a handler that is already restored: restore the others too
                 self._restore()
                 raise
 
 
 def complete(action: Callable[[], None]) -> None:
-    """Take an action that may be repeated to its end: where a signal cuts it, it is taken again before the signal acts.
-
-    It costs nothing where no signal comes.
-    """
+    """Run an idempotent action to its end: if a signal interrupts it, run it again before the signal takes effect."""
     try:
         action()
     except BaseException:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from stimulus_moo.errors import InvalidOption
+from stimulus_moo.options import positive_integer
 
-from stimulus_moo._engine.rows import Storage
+if TYPE_CHECKING:
+    from stimulus_moo._engine.store import Store
+    from stimulus_moo.estimators import Estimator
 
 
 @dataclass(frozen=True)
@@ -52,28 +55,32 @@ class MemoryEstimate:
         )
 
 
-def estimate(
-    parameters: Sequence[Tensor],
-    objectives: int,
-    reach: Sequence[int] | None,
-    storage: Storage,
-    *,
-    staged: bool,
-    remembers: bool,
-    two_point: bool,
+def estimate_memory(
+    store: Store, estimator: Estimator, step: int, batch: Any = None, objectives: int | None = None
 ) -> MemoryEstimate:
-    """Return the estimate; ``reach`` None stands for objectives that reach every parameter."""
+    """Return the estimate; without a batch or a first step every objective counts as reaching every parameter."""
+    parameters, storage = store.objective.parameters, store.storage
+    reach: list[int] | None = None
+    if batch is not None:
+        objectives, reach = store.survey(batch, step)
+    elif store.objective.count is not None:
+        objectives, reach = store.objective.count, store.layout
+    if objectives is None:
+        raise InvalidOption("memory_estimate needs a batch or objectives=S before the first step, found neither")
+    objectives = positive_integer("objectives", objectives)
     masks = [(1 << objectives) - 1] * len(parameters) if reach is None else reach
     sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
     rows = sum(
         mask.bit_count() * parameter.numel() * storage.dtype_for(parameter).itemsize
         for mask, parameter in zip(masks, parameters, strict=True)
     )
-    return MemoryEstimate(
+    staged = store.stages(objectives)
+    found = MemoryEstimate(
         objectives=objectives,
         rows=rows,
-        staging=rows if staged and remembers else 0,
-        previous=sum(sizes) if two_point else 0,
+        staging=rows if staged and estimator.remembers else 0,
+        previous=sum(sizes) if estimator.two_point else 0,
         gradients=2 * sum(sizes),
         transient=sum(sizes) if staged else max(sizes),
     )
+    return found if store.reducer is None else store.reducer.memory(found, store.objective.dimension)

@@ -1,33 +1,46 @@
-"""Steps that meet NaN or infinity: an error, or left out and counted."""
+"""Checks for NaN and infinity, and the policy for steps that meet them."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from stimulus_moo._engine.finite import finite
-from stimulus_moo._engine.rows import Rows
 from stimulus_moo.errors import NonFiniteError
 from stimulus_moo.options import choice
+
+if TYPE_CHECKING:
+    from stimulus_moo._engine.rows import Rows
 
 logger = logging.getLogger("stimulus_moo")
 
 POLICIES = ("raise", "skip")
 
-#: So many steps may be skipped in a row; the next one raises, since a run that is NaN for ever must end.
+#: Consecutive steps that may be skipped. The next one raises, so that a run cannot go on with NaN forever.
 MOST_IN_A_ROW = 10
 
 
-class Skips:
-    """What ``on_nonfinite`` says, and how often it was needed.
+def finite(tensor: Tensor) -> bool:
+    """Return whether no entry is NaN or infinite.
+
+    >>> import torch
+    >>> finite(torch.tensor([1.0, 2.0])), finite(torch.tensor([3e38, 3e38])), finite(torch.tensor([1.0, torch.nan]))
+    (True, True, False)
+    """
+    return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())  # a sum of finite entries may overflow
+
+
+class SkipPolicy:
+    """The choice of ``on_nonfinite`` and how often it was applied.
 
     >>> from stimulus_moo import NonFiniteError
     >>> error = NonFiniteError("the loss of objective 0 is nan at step 3", objective=0, step=3)
-    >>> skips = Skips("skip")
-    >>> skips.take(error), skips.total, Skips("raise").take(error)
+    >>> policy = SkipPolicy("skip")
+    >>> policy.skips(error), policy.total, SkipPolicy("raise").skips(error)
     (True, 1, False)
     """
 
@@ -36,17 +49,17 @@ class Skips:
         self.total = 0
         self.in_a_row = 0
 
-    def take(self, error: NonFiniteError) -> bool:
-        """Count a step that cannot be made and tell whether it is skipped.
+    def skips(self, error: NonFiniteError) -> bool:
+        """Count a failed step and return whether it is skipped.
 
         Raises:
-            NonFiniteError: too many were skipped in a row.
+            NonFiniteError: too many consecutive steps were skipped.
         """
         if self.policy == "raise":
             return False
         if self.in_a_row == MOST_IN_A_ROW:
             raise NonFiniteError(
-                f"{error}; the {MOST_IN_A_ROW} calls before it were skipped for the like: this does not pass by itself",
+                f"{error}. Giving up after {MOST_IN_A_ROW} consecutive non-finite steps.",
                 objective=error.objective,
                 step=error.step,
             ) from error
@@ -55,17 +68,24 @@ class Skips:
         logger.warning("skipped, %d so far: %s", self.total, error)
         return True
 
-    def made(self) -> None:
-        """Take note of a step that was made."""
-        self.in_a_row = 0
+
+def non_finite_gradient(objective: int, step: int) -> NonFiniteError:
+    """Return the error for a gradient that contains NaN or infinity."""
+    return NonFiniteError(
+        f"the gradient of objective {objective} contains NaN or infinity at step {step} although its loss is finite; "
+        "nothing was changed. Check for a square root, a norm or a logarithm at zero, and for low-precision overflow",
+        objective=objective,
+        step=step,
+    )
 
 
 def check_direction(
     direction: Sequence[Tensor | None], sq_norm: Tensor, rows: Rows, weights: Tensor, step: int
 ) -> None:
-    """Raise NonFiniteError, naming the objective that counts most in it, where d_t does not fit its type.
+    """Raise NonFiniteError where d_t overflows, naming the objective that contributes most.
 
-    The rows are finite and wide; their weighted sum, or its form in the parameters' half precision, may not be.
+    The rows are finite and have at least float32 precision. Their weighted sum, or its cast to the parameters' half
+    precision, may still overflow.
     """
     narrow = [part for part in direction if part is not None and part.element_size() < 4]
     if math.isfinite(sq_norm) and all(map(finite, narrow)):
@@ -74,7 +94,7 @@ def check_direction(
     kind = next(part.dtype for part in (*narrow, *direction) if part is not None)
     raise NonFiniteError(
         f"the direction is too large for {kind} at step {step}, most of it from objective {objective}; nothing was "
-        "changed: scale the losses down, or keep the parameters in float32",
+        "changed. Scale the losses down, or keep the parameters in float32",
         objective=objective,
         step=step,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from stimulus_moo.data.batches import leading_size, split
+from stimulus_moo.data.batches import leading_size, split, tensors
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption, NonFiniteError
 from stimulus_moo.options import positive_integer
 
@@ -79,6 +79,8 @@ class Objective:
         self.devices = {parameter.device for parameter in self.parameters}
         self._signature = [_signature(parameter) for parameter in self.parameters]
         self._batch_norms = {n: m for n, m in self.model.named_modules() if isinstance(m, _BatchNorm)}
+        self.has_batch_norm = bool(self._batch_norms)
+        self.narrow = any(parameter.element_size() < 4 for parameter in self.parameters)  # half precision
 
     def unchanged(self) -> bool:
         """Tell whether the model still has the parameters that were adopted."""
@@ -88,14 +90,22 @@ class Objective:
             for new, old, signature in zip(current, self.parameters, self._signature, strict=True)
         )
 
-    def pieces(self, batch: Any) -> Iterator[tuple[Any, int]]:
-        """Yield (piece, size) for the batch cut by ``micro_batch``.
+    def pieces(self, batch: Any) -> list[tuple[Any, int]]:
+        """Return (piece, size) for the batch cut by ``micro_batch``.
 
         Raises:
             InvalidBatch: the batch has no size, or it is empty.
         """
-        for piece in [batch] if self.micro_batch is None else split(batch, self.micro_batch):
-            yield piece, self.size(piece)
+        if self.micro_batch is None:
+            return [(batch, self.size(batch))]
+        return [(piece, self.size(piece)) for piece in split(batch, self.micro_batch)]
+
+    def is_empty(self, batch: Any) -> bool:
+        """Return whether a batch has no samples, which a process may bring to a step of several."""
+        if self.batch_size is not None:
+            return False
+        first = next(tensors(batch), None)
+        return first is not None and first.dim() > 0 and first.shape[0] == 0
 
     def size(self, batch: Any) -> int:
         """Return the number of samples in a batch."""
@@ -122,6 +132,13 @@ class Objective:
             if not loss.requires_grad:
                 raise reaches_nothing(s)
         return Evaluated(values, losses)
+
+    def write_gradients(self, direction: Sequence[Tensor | None]) -> None:
+        """Write one gradient per trainable parameter into ``p.grad``; frozen parameters have none."""
+        for parameter in self.frozen:
+            parameter.grad = None
+        for parameter, gradient in zip(self.parameters, direction, strict=True):
+            parameter.grad = gradient
 
     def batch_norms(self) -> list[str]:
         """Return the names of the BatchNorm layers that use batch statistics now."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
+
+from stimulus_moo._engine.differentiation import Jacobian
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +62,20 @@ class Observation:
         return float(self.weights @ (self.before - self.losses).double().cpu())
 
 
-class Side:
+class WeightedSum:
     """Adds lambda-weighted gradients to some vectors while an update takes them in."""
 
     def __init__(self, weights: Sequence[float], targets: Sequence[tuple[list[Tensor], float]]) -> None:
         self.weights = weights
         self.targets = targets
+
+    def add_jacobian(self, jacobian: Jacobian) -> None:
+        """Add the gradients of all losses."""
+        if jacobian.stacked:
+            self.add_stacked(cast(Sequence[Tensor | None], jacobian.gradients))
+            return
+        for objective, row in enumerate(cast(Sequence[Sequence[Tensor | None]], jacobian.gradients)):
+            self.add_row(objective, row)
 
     def add_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
         """Take one objective's gradients, one per parameter or None."""
@@ -81,7 +92,7 @@ class Side:
             for vectors, factor in self.targets:
                 vectors[i].add_(gradient, alpha=factor * weight)
 
-    def add_all(self, gradients: Sequence[Tensor | None]) -> None:
+    def add_stacked(self, gradients: Sequence[Tensor | None]) -> None:
         """Take every objective's gradients, [S, *shape] per parameter or None."""
         for i, stacked in enumerate(gradients):
             if stacked is not None:
@@ -119,7 +130,7 @@ class Probe:
         self._noise = self._zeros() if halves else None
         self._split = self._zeros() if halves and self.two_points else None
 
-    def side(self, objectives: int, *, now: bool, half: int, of_half: float, of_all: float) -> Side | None:
+    def side(self, objectives: int, *, now: bool, half: int, of_half: float, of_all: float) -> WeightedSum | None:
         """Return where the gradients of a piece go, given its share of its half and of the batch."""
         point, sign = (1.0 if now else -1.0), (1.0 if half == 0 else -1.0)
         targets = []
@@ -131,7 +142,7 @@ class Probe:
             targets.append((self._noise, sign * of_half))
         if not targets:
             return None
-        return Side([1.0 / objectives] * objectives if self.weights is None else self.weights.tolist(), targets)
+        return WeightedSum([1.0 / objectives] * objectives if self.weights is None else self.weights.tolist(), targets)
 
     def vectors(self) -> list[Tensor]:
         """Return what is being added up."""

@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stimulus_moo._engine.finite import finite
-from stimulus_moo._engine.rounding import add_rounded
+from stimulus_moo._engine.differentiation import Jacobian
+from stimulus_moo._engine.nonfinite import finite, non_finite_gradient
+from stimulus_moo._engine.storage import Storage, add_rounded
 
 _CHUNK = 1 << 13  # columns summed in the rows' own precision for the Gramian; chunks are summed in float64
-
-
-@dataclass(frozen=True)
-class Storage:
-    """How rows are kept: None is the parameter's own type, in float32 at the least, and its own device."""
-
-    dtype: torch.dtype | None = None
-    device: torch.device | None = None
-
-    @property
-    def plain(self) -> bool:
-        """Whether rows are kept as they come."""
-        return self == Storage()
-
-    def dtype_for(self, parameter: Tensor) -> torch.dtype:
-        """Return the type of the rows of a parameter."""
-        return torch.promote_types(parameter.dtype, torch.float32) if self.dtype is None else self.dtype
-
-    def device_for(self, parameter: Tensor) -> torch.device:
-        """Return the device of the rows of a parameter."""
-        return parameter.device if self.device is None else self.device
 
 
 class Block:
@@ -78,6 +58,7 @@ class Rows:
         self.objectives = objectives
         self.decisive = decisive  # does the parameter count for the Gramian (``shared=``)?
         self.storage = storage or Storage()
+        self.staged = True  # are updates built beside these rows, not in place?
         self.reach = [0] * len(parameters)
         self.blocks: list[Block] = []
         self.layout = [0] * len(parameters)  # the reach there is room for; how blocks are cut decides the rounding
@@ -95,6 +76,14 @@ class Rows:
         """Make room for a reach that is expected; values already there stay."""
         if any(wanted & ~room for wanted, room in zip(layout, self.layout, strict=True)):
             self._rebuild([wanted | room for wanted, room in zip(layout, self.layout, strict=True)])
+
+    def add_jacobian(self, jacobian: Jacobian, weight: float) -> None:
+        """Add ``weight`` times the gradients of all S losses."""
+        if jacobian.stacked:
+            self.add_stacked(cast(Sequence[Tensor | None], jacobian.gradients), weight)
+            return
+        for objective, row in enumerate(cast(Sequence[Sequence[Tensor | None]], jacobian.gradients)):
+            self.add(objective, row, weight)
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times one objective's gradients, one per parameter or None, into its row."""
@@ -201,11 +190,20 @@ class Rows:
                         view.zero_()
         self._stale = [0] * len(self.parameters)
 
-    def gramian(self) -> Tensor:
+    def gramian(self, step: int = 0) -> Tensor:
         """Return U U^T over the parameters that decide the weights, as a float64 matrix on the CPU.
 
-        Not finite where a row is not.
+        Raises:
+            NonFiniteError: a row contains NaN or infinity.
         """
+        gramian = self._products()
+        if not math.isfinite(gramian.sum()) or not all(self.decisive):
+            bad = self.first_non_finite()
+            if bad is not None:
+                raise non_finite_gradient(bad, step)
+        return gramian
+
+    def _products(self) -> Tensor:
         gramian = torch.zeros(self.objectives, self.objectives, dtype=torch.float64)
         for block in self.blocks:
             if not self.decisive[block.members[0]]:

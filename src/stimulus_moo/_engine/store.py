@@ -1,80 +1,161 @@
-"""What the ledger keeps, as plain values by parameter name: saved, checked against a model, loaded."""
+"""U and x_{t-1} as they stand between two steps: memory for the next update, and their form in a ``state_dict``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from stimulus_moo._engine.transaction import Ledger
+from stimulus_moo._engine.compiler import Compiler
+from stimulus_moo._engine.differentiation import Engine
+from stimulus_moo._engine.objective import Objective, reaches_nothing
+from stimulus_moo._engine.parameter_swap import ParameterSwap
+from stimulus_moo._engine.reach import reached
+from stimulus_moo._engine.reducer import Reducer
+from stimulus_moo._engine.replay import Snapshot
+from stimulus_moo._engine.rows import Rows
+from stimulus_moo._engine.storage import Storage
 from stimulus_moo.errors import StateMismatch
 
-
-def save_rows(ledger: Ledger) -> list[dict[str, Tensor]]:
-    """Return copies of the rows by parameter name, one dict per objective; empty where none are kept."""
-    rows, names = ledger.rows, ledger.objective.names
-    if rows is None:
-        return []
-    return [{names[i]: part.clone() for i, part in rows.row(s).items()} for s in range(rows.objectives)]
+#: The staging threshold. Up to this many entries of U (S x P) an update is built beside the old rows and can be
+#: discarded exactly. Above, rows are updated in place, so that no second S x P matrix exists.
+STAGED_ENTRIES = 1 << 16
 
 
-def save_point(ledger: Ledger) -> dict[str, Tensor] | None:
-    """Return a copy of x_{t-1} by parameter name, or None."""
-    if ledger.previous is None:
-        return None
-    return {name: x.clone() for name, x in zip(ledger.objective.names, ledger.previous, strict=True)}
+class Store:
+    """Keeps U, x_{t-1} and spare memory for the next update; transactions change them."""
 
+    def __init__(
+        self, objective: Objective, engine: Engine, storage: Storage | None = None, reducer: Reducer | None = None
+    ) -> None:
+        self.objective = objective
+        self.engine = engine
+        self.storage = storage or Storage()
+        self.reducer = reducer  # None for a process on its own
+        self.sharded = reducer is not None and reducer.sharded
+        self.compiler = Compiler(objective, engine)
+        self.rows: Rows | None = None  # U_{t-1}, where the estimator needs it again
+        self.previous: list[Tensor] | None = None  # x_{t-1}
+        self.swap: ParameterSwap | None = None  # puts x_{t-1} into the parameters for a while
+        self.layout = [0] * len(objective.parameters)  # every reach seen so far: how the rows are cut into blocks
+        self.spare: Rows | None = None  # memory for the next update
 
-def save_layout(ledger: Ledger) -> dict[str, int]:
-    """Return by parameter name the bit mask of the objectives that ever reached it; it decides how sums are rounded."""
-    return dict(zip(ledger.objective.names, ledger.layout, strict=True))
+    def stages(self, objectives: int) -> bool:
+        """Return whether updates of so many rows are built beside the old ones; a part of sharded rows is small."""
+        small = objectives * self.objective.dimension <= STAGED_ENTRIES and self.storage.plain
+        return small or self.sharded
 
+    def new_rows(self, objectives: int) -> Rows:
+        """Return empty rows with room for the layout."""
+        if self.reducer is not None:
+            rows = self.reducer.new_rows(self, objectives)
+        else:
+            rows = Rows(self.objective.parameters, objectives, self.objective.decisive, self.storage)
+        rows.staged = self.stages(objectives)
+        rows.make_room(self.layout)
+        return rows
 
-def check(ledger: Ledger, objectives: int | None, rows: Any, point: Any, layout: Any, path: str) -> None:
-    """Raise StateMismatch, naming the parameter, where what was saved does not fit the model."""
-    if not isinstance(rows, list) or len(rows) not in (0, objectives):
-        found = f"{len(rows)} rows" if isinstance(rows, list) else type(rows).__name__
-        raise StateMismatch(f"{path}.rows must be a list of rows for {objectives} objectives, found {found}")
-    if not isinstance(layout, dict) or set(layout) != set(ledger.objective.names):
-        raise StateMismatch(f"{path}.layout must name the parameters {ledger.objective.names}, found {layout!r}")
-    for name, mask in layout.items():
-        if not isinstance(mask, int) or mask < 0 or mask >> (objectives or 0):
-            raise StateMismatch(f"{path}.layout[{name!r}] must be a mask of {objectives} objectives, found {mask!r}")
-    for s, row in enumerate(rows):
-        _check_tensors(ledger, row, f"{path}.rows[{s}]", point=False)
-    if point is not None:
-        _check_tensors(ledger, point, f"{path}.previous", point=True)
+    def blank(self, objectives: int, *, forget: bool) -> Rows:
+        """Return empty rows, in spare memory if there is any.
 
+        A large update that forgets the old rows takes their memory: if it fails, the rows are lost.
+        """
+        blank, self.spare = self.spare, None
+        if blank is None and self.rows is not None and forget and not self.rows.staged:
+            blank, self.rows = self.rows, None
+        if blank is None:
+            return self.new_rows(objectives)
+        blank.clear(lazily=not blank.staged)
+        if blank.layout != self.layout:
+            blank.make_room(self.layout)
+        return blank
 
-def load(
-    ledger: Ledger, rows: list[dict[str, Tensor]], point: dict[str, Tensor] | None, layout: dict[str, int]
-) -> None:
-    """Put checked values into the ledger."""
-    ledger.clear()
-    ledger.layout = [layout[name] for name in ledger.objective.names]
-    parameters = dict(zip(ledger.objective.names, ledger.objective.parameters, strict=True))
-    if point is not None:
-        ledger.previous = [point[name].to(parameter.device, copy=True) for name, parameter in parameters.items()]
-    if not rows:
-        return
-    ledger.rows = ledger.new_rows(len(rows))
-    for s, row in enumerate(rows):
-        parts = [row.get(name) for name in parameters]
-        ledger.rows.load(s, parts)
+    def masks(self, graphs: Sequence[Tensor]) -> list[int]:
+        """Return for each parameter the bit mask of the losses that reach it."""
+        masks = [0] * len(self.objective.parameters)
+        for s, members in enumerate(reached(graphs, self.objective.parameters)):
+            if not members:
+                raise reaches_nothing(s)
+            for i in members:
+                masks[i] |= 1 << s
+        return masks
 
+    def survey(self, batch: Any, step: int) -> tuple[int, list[int]]:
+        """Evaluate a batch without side effects; return S and which objectives reach each parameter, as bit masks."""
+        snapshot = Snapshot(self.objective.model, self.objective.parameters)
+        try:
+            piece, _ = self.objective.pieces(batch)[0]
+            graphs = self.objective.evaluate(piece, step).graphs
+        finally:
+            snapshot.restore()
+        return len(graphs), self.masks(graphs)
 
-def _check_tensors(ledger: Ledger, found: Any, path: str, *, point: bool) -> None:
-    own = dict(zip(ledger.objective.names, ledger.objective.parameters, strict=True))
-    if not isinstance(found, dict):
-        raise StateMismatch(f"{path} must be a dict by parameter name, found {type(found).__name__}")
-    missing = sorted(set(own) - set(found)) if point else []  # a row holds only what its objective reaches
-    unknown = sorted(map(str, set(found) - set(own)))
-    if missing or unknown:
-        raise StateMismatch(f"{path} has no entry for {missing} and unknown entries {unknown}")
-    for name, tensor in found.items():
-        shape = list(tensor.shape) if isinstance(tensor, Tensor) else repr(tensor)
-        if shape != list(own[name].shape):
-            raise StateMismatch(f"{path}[{name!r}] has shape {shape}, the model has {list(own[name].shape)}")
-        needed = own[name].dtype if point else ledger.storage.dtype_for(own[name])
-        if tensor.dtype != needed:
-            raise StateMismatch(f"{path}[{name!r}] is of {tensor.dtype}, this model needs {needed}")
+    def clear(self) -> None:
+        """Forget everything."""
+        self.rows = self.previous = self.swap = self.spare = None
+        if self.reducer is not None:
+            self.reducer.clear()
+
+    def saved_rows(self) -> list[dict[str, Tensor]]:
+        """Return copies of the rows by parameter name, one dict per objective; empty where none are kept."""
+        rows, names = self.rows, self.objective.names
+        if rows is None:
+            return []
+        return [{names[i]: part.clone() for i, part in rows.row(s).items()} for s in range(rows.objectives)]
+
+    def saved_point(self) -> dict[str, Tensor] | None:
+        """Return a copy of x_{t-1} by parameter name, or None."""
+        if self.previous is None:
+            return None
+        return {name: x.clone() for name, x in zip(self.objective.names, self.previous, strict=True)}
+
+    def saved_layout(self) -> dict[str, int]:
+        """Return by parameter name the bit mask of the objectives that ever reached it; it decides the rounding."""
+        return dict(zip(self.objective.names, self.layout, strict=True))
+
+    def check(self, objectives: int | None, rows: Any, point: Any, layout: Any, path: str) -> None:
+        """Raise StateMismatch, naming the parameter, where a saved state does not fit the model."""
+        if not isinstance(rows, list) or len(rows) not in (0, objectives):
+            found = f"{len(rows)} rows" if isinstance(rows, list) else type(rows).__name__
+            raise StateMismatch(f"{path}.rows must be a list of rows for {objectives} objectives, found {found}")
+        if not isinstance(layout, dict) or set(layout) != set(self.objective.names):
+            raise StateMismatch(f"{path}.layout must name the parameters {self.objective.names}, found {layout!r}")
+        for name, mask in layout.items():
+            if not isinstance(mask, int) or mask < 0 or mask >> (objectives or 0):
+                raise StateMismatch(
+                    f"{path}.layout[{name!r}] must be a mask of {objectives} objectives, found {mask!r}"
+                )
+        for s, row in enumerate(rows):
+            self._check_tensors(row, f"{path}.rows[{s}]", point=False)
+        if point is not None:
+            self._check_tensors(point, f"{path}.previous", point=True)
+
+    def load(self, rows: list[dict[str, Tensor]], point: dict[str, Tensor] | None, layout: dict[str, int]) -> None:
+        """Load a checked state."""
+        self.clear()
+        self.layout = [layout[name] for name in self.objective.names]
+        parameters = dict(zip(self.objective.names, self.objective.parameters, strict=True))
+        if point is not None:
+            self.previous = [point[name].to(parameter.device, copy=True) for name, parameter in parameters.items()]
+            self.swap = ParameterSwap(self.objective.parameters, self.previous)
+        if rows:
+            self.rows = self.new_rows(len(rows))
+            for s, row in enumerate(rows):
+                self.rows.load(s, [row.get(name) for name in parameters])
+
+    def _check_tensors(self, found: Any, path: str, *, point: bool) -> None:
+        own = dict(zip(self.objective.names, self.objective.parameters, strict=True))
+        if not isinstance(found, dict):
+            raise StateMismatch(f"{path} must be a dict by parameter name, found {type(found).__name__}")
+        missing = sorted(set(own) - set(found)) if point else []  # a row has only what its objective reaches
+        unknown = sorted(map(str, set(found) - set(own)))
+        if missing or unknown:
+            raise StateMismatch(f"{path} has no entry for {missing} and unknown entries {unknown}")
+        for name, tensor in found.items():
+            shape = list(tensor.shape) if isinstance(tensor, Tensor) else repr(tensor)
+            if shape != list(own[name].shape):
+                raise StateMismatch(f"{path}[{name!r}] has shape {shape}, the model has {list(own[name].shape)}")
+            needed = own[name].dtype if point else self.storage.dtype_for(own[name])
+            if tensor.dtype != needed:
+                raise StateMismatch(f"{path}[{name!r}] is of {tensor.dtype}, this model needs {needed}")

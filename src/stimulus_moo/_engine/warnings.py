@@ -1,33 +1,69 @@
-"""Warnings about how an object is used, each given once."""
+"""Warnings that are given once per object: BatchNorm in training mode, and steps that are far too long."""
 
 from __future__ import annotations
 
+import math
+import sys
 import warnings
+from collections.abc import Sequence
+from pathlib import Path
 
-from stimulus_moo.errors import StimulusWarning
+from stimulus_moo._engine.observation import Observation
+from stimulus_moo.errors import DOCS, StimulusWarning
+
+_LIBRARY = str(Path(__file__).parents[1])
+
+#: A step this many times as long as 1/L is called too long. Gradient descent on a quadratic diverges from 2 on.
+FAR_TOO_LONG = 10.0
 
 
 class WarnOnce:
-    """Remembers what has been warned of.
+    """Gives each warning once.
 
     >>> import warnings
-    >>> hints = WarnOnce()
+    >>> warn = WarnOnce()
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     for _ in range(2):
-    ...         hints.tell("rate", "the rate is not yours", level=2)
-    >>> len(caught), "rate" in hints
+    ...         warn("rate", "the learning rate was changed")
+    >>> len(caught), "rate" in warn.given
     (1, True)
     """
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self.given: set[str] = set()
 
-    def __contains__(self, subject: str) -> bool:
-        return subject in self._told
+    def __call__(self, subject: str, message: str) -> None:
+        """Warn about a subject unless that was done; the warning points to the first line outside the library."""
+        if subject in self.given:
+            return
+        self.given.add(subject)
+        level, frame = 1, sys._getframe()
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARY):
+            level, frame = level + 1, frame.f_back
+        warnings.warn(message, StimulusWarning, stacklevel=level)
 
-    def tell(self, subject: str, message: str, *, level: int) -> None:
-        """Warn of a subject, unless that was done; ``level`` frames up, 1 being this one, is the user's line."""
-        if subject not in self._told:
-            self._told.add(subject)
-            warnings.warn(message, StimulusWarning, stacklevel=level)
+
+def batch_norm_message(layers: Sequence[str]) -> str:
+    """Return the warning for BatchNorm layers that use batch statistics."""
+    return (
+        f"BatchNorm in training mode makes the samples of a batch depend on each other ({', '.join(layers)}), so the "
+        "loss is not a finite sum and the estimate is biased; use GroupNorm or LayerNorm, or call .eval() on these "
+        f"layers; see {DOCS}guides/batchnorm.html"
+    )
+
+
+def long_step_message(seen: Observation) -> str | None:
+    """Return the warning for a step far longer than the observed smoothness allows; None where it is not."""
+    smoothness, decrease = seen.smoothness, seen.decrease
+    if not smoothness or not seen.sq_norm or seen.moved is None or decrease is None:
+        return None
+    taken = seen.moved / math.sqrt(seen.sq_norm)
+    if taken * smoothness <= FAR_TOO_LONG or decrease >= 0:
+        return None
+    return (
+        f"the step from {seen.step - 1} to {seen.step} was {taken:.3g} times the gradient, which is "
+        f"{taken * smoothness:.0f} times 1/L for the observed smoothness L = {smoothness:.3g}, and the loss rose; use "
+        "a smaller learning rate or a safeguard (guard=True in fit, the default; Safeguard(optimizer, mg) in your own "
+        f"loop; no --no-guard on the command line); see {DOCS}guides/step-size.html"
+    )

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from stimulus_moo.anchors.base import Anchor, Tally
 from stimulus_moo.anchors.variance import CLIP, Place, Spread
-from stimulus_moo.data.batches import pick
 from stimulus_moo.data.partition import ALL, Partition
-from stimulus_moo.data.sources import Collate, Stream, as_source
+from stimulus_moo.data.sources import Collate, as_source
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.options import positive_integer, real, seed_number
 
@@ -55,8 +54,9 @@ class AdaptiveBatch(Anchor):
     20
     """
 
-    state_names = ("generator", "window", "terms", "variance", "source_state")
+    state_names = ("generator", "window", "terms", "variance", "consumed")
     optional_names = MappingProxyType({"variance": float})
+    adapts = True
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class AdaptiveBatch(Anchor):
         self.source = as_source(dataset, collate_fn)
         if isinstance(epsilon, str) and epsilon != "auto":
             raise InvalidOption(f"epsilon must be a number > 0 or 'auto', found {epsilon!r}")
-        if isinstance(epsilon, str) and isinstance(self.source, Stream):
+        if isinstance(epsilon, str) and not self.source.finite:
             raise InvalidOption("epsilon='auto' needs a data set with an end, found a stream; give epsilon a number")
         #: None where only gamma counts
         self.epsilon = None if isinstance(epsilon, str) else real("epsilon", epsilon, low=0.0, open_low=True)
@@ -92,14 +92,13 @@ class AdaptiveBatch(Anchor):
         self.terms = 0  # q, the number of terms in the window
 
     @property
-    def source_state(self) -> int:
-        """How far a stream has been read; 0 for a finite data set."""
-        return self.source.consumed if isinstance(self.source, Stream) else 0
+    def consumed(self) -> int:
+        """How many samples of a stream have been read; 0 for a finite data set."""
+        return self.source.consumed
 
-    @source_state.setter
-    def source_state(self, consumed: int) -> None:
-        if isinstance(self.source, Stream):
-            self.source.consumed = consumed
+    @consumed.setter
+    def consumed(self, samples: int) -> None:
+        self.source.consumed = samples
 
     @property
     def gamma(self) -> float | None:
@@ -108,7 +107,7 @@ class AdaptiveBatch(Anchor):
 
     def size(self) -> int:
         """Return ``|N|`` for an anchor taken now (the pilot's size while sigma^2 is unknown)."""
-        n = math.inf if isinstance(self.source, Stream) else len(self.source)
+        n = len(self.source) if self.source.finite else math.inf
         if self.variance is None or (self.epsilon is None and self.gamma is None):
             return int(min(n, max(self.micro_batch, _PIECES)))
         bounds = [n]
@@ -119,21 +118,21 @@ class AdaptiveBatch(Anchor):
         least = min(n, 2) if self.estimates_variance else 1
         return math.ceil(max(least, min(bounds)))
 
-    def batches(self, share: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
+    def batches(self, partition: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
         """Draw |N| samples and yield them piece by piece; a pilot decides |N| when sigma^2 is not known yet.
 
         Every process makes the whole draw and evaluates its share: whole pairs of pieces in turn where sigma^2 is
         estimated, so that the estimate is that of one process, else a part of every piece.
         """
         self.spread = Spread()
-        order = None if isinstance(self.source, Stream) else torch.randperm(len(self.source), generator=self.generator)
+        order = self.source.shuffled(self.generator)
         drawn = pairs = 0
         if self.variance is None:
             drawn = self.size()
-            pairs = yield from self._pieces(order, 0, drawn, 0, share)
+            pairs = yield from self._pieces(order, 0, drawn, 0, partition)
             if tally is not None:
                 self.learn(tally(self.spread))
-        yield from self._pieces(order, drawn, self.size(), pairs, share)
+        yield from self._pieces(order, drawn, self.size(), pairs, partition)
 
     def learn(self, spread: Spread) -> None:
         """Estimate sigma^2, if that was asked for."""
@@ -148,30 +147,21 @@ class AdaptiveBatch(Anchor):
             self.variance = 0.9 * self.variance + 0.1 * found
 
     def _pieces(
-        self, order: Tensor | None, drawn: int, target: int, pairs: int, share: Partition
+        self, order: Tensor, drawn: int, target: int, pairs: int, partition: Partition
     ) -> Generator[Any, None, int]:
         """Yield this process's pieces of the draw, from ``drawn`` to ``target`` samples; return how many pairs."""
         piece = min(self.micro_batch, math.ceil(target / _PIECES)) if self.estimates_variance else self.micro_batch
         starts = range(drawn, target, piece)
         for k, start in enumerate(starts):
             count = min(piece, target - start)
-            mine = share.part(count)
+            mine = partition.part(count)
             if self.estimates_variance:
-                mine = slice(0, count if share.takes(k // 2) else 0)
+                mine = slice(0, count if partition.takes(k // 2) else 0)
                 self.place = Place(pairs + k // 2, k % 2) if k // 2 < len(starts) // 2 else None
-            batch = self._take(order, start, count, mine)
+            batch = self.source.draw(order, start, count, mine)
             if batch is not None:
                 yield batch
         return pairs + len(starts) // 2
-
-    def _take(self, order: Tensor | None, start: int, count: int, mine: slice) -> Any:
-        """Return the part ``mine`` of the next ``count`` samples, or None where it is empty."""
-        empty = mine.start == mine.stop
-        if isinstance(self.source, Stream):  # the same for every process, so every process reads it
-            batch = self.source.take(count)
-            return None if empty else batch if mine == slice(0, count) else pick(batch, mine, count)
-        assert order is not None
-        return None if empty else self.source.take(order[start : start + count][mine])
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
         """Move the window of gamma on."""

@@ -22,6 +22,8 @@ Tally = Callable[[Spread], Spread]
 class Anchor(Stateful, ABC):
     """What an anchor step evaluates, and what it learns from it."""
 
+    #: whether the anchor learns from the steps (``record``)
+    adapts = False
     #: whether pairs of pieces are to be compared
     estimates_variance = False
     #: where the piece just given belongs, or None where it has no partner
@@ -30,7 +32,7 @@ class Anchor(Stateful, ABC):
     spread = Spread()
 
     @abstractmethod
-    def batches(self, share: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
+    def batches(self, partition: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
         """Yield this process's batches of one anchor step; ``tally`` is there for anchors that look at a part first."""
 
     def learn(self, spread: Spread) -> None:
@@ -53,7 +55,7 @@ class FullAnchor(Anchor):
     def __init__(self, iterable: Iterable[Any]) -> None:
         self.iterable = iterable
 
-    def batches(self, share: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
+    def batches(self, partition: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
         """Yield all batches.
 
         Raises:

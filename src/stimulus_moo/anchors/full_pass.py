@@ -12,11 +12,11 @@ from stimulus_moo.data.sources import Source
 class FullPass:
     """This process's part of a finite source in runs of ``batch_size`` samples: the re-iterable anchor ``fit`` uses."""
 
-    def __init__(self, source: Source, batch_size: int, share: Partition = ALL) -> None:
+    def __init__(self, source: Source, batch_size: int, partition: Partition = ALL) -> None:
         self.source = source
         self.batch_size = batch_size
-        self.share = share
+        self.partition = partition
 
     def __iter__(self) -> Iterator[Any]:
-        part = self.share.part(len(self.source))
+        part = self.partition.part(len(self.source))
         return self.source.spans(self.batch_size, part.start, part.stop)

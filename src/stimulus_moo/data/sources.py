@@ -13,27 +13,40 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset,
 
 from stimulus_moo.data.batches import leading_size, pick, tensors
 from stimulus_moo.errors import InvalidBatch
-from stimulus_moo.state import Stateful
 
 Collate = Callable[[list[Any]], Any]
 
 
 class Source(ABC):
-    """A finite data set whose samples are reached by index."""
+    """A data set from which batches are drawn: by index where it is finite, in order where it is a stream."""
+
+    #: whether the data set has a length
+    finite = True
+    #: samples read so far; a finite data set has no position
+    consumed = 0
 
     @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Return the number of samples."""
 
     @abstractmethod
     def take(self, indices: Tensor) -> Any:
         """Return the batch of the samples at these indices."""
 
+    def shuffled(self, generator: torch.Generator) -> Tensor:
+        """Return the indices of all samples in random order."""
+        return torch.randperm(len(self), generator=generator)
+
+    def draw(self, order: Tensor, start: int, count: int, part: slice) -> Any:
+        """Return the samples ``part`` of the ``count`` samples that follow ``start`` in ``order``; None if empty."""
+        return None if part.start == part.stop else self.take(order[start : start + count][part])
+
     def span(self, start: int, stop: int) -> Any:
-        """Return the batch of a run of samples."""
+        """Return the batch of the samples from ``start`` to ``stop``."""
         return self.take(torch.arange(start, stop))
 
     def spans(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Any]:
-        """Yield the samples from ``start`` to ``stop`` in order, in batches of ``size`` and a last one of what is left.
+        """Yield the samples from ``start`` to ``stop`` in order, in batches of ``size``; the last may be smaller.
 
         Without ``start`` and ``stop`` these are all samples.
         """
@@ -42,7 +55,7 @@ class Source(ABC):
             yield self.span(first, min(first + size, stop))
 
     def follow(self, plan: Iterable[Tensor]) -> Iterator[Any]:
-        """Yield the batches of a plan of indices, one by one as they are asked for."""
+        """Yield the batches of a plan of indices."""
         return map(self.take, plan)
 
 
@@ -140,14 +153,14 @@ class Selected(Source):
         return self.source.take(self.indices[indices])
 
 
-class Stream(Stateful):
+class Stream(Source):
     """An endless (or very long) iterable of single samples, read once from front to back.
 
-    Its state is the number of samples consumed. When an earlier position is asked for (a resumed run, or a failed step
-    taken back), a re-iterable stream is started again and skipped ahead; a one-shot iterator goes on where it stands.
+    Its position is the number of samples consumed. When an earlier position is asked for (a resumed run, or a failed
+    step), a re-iterable stream is restarted and skipped ahead; a one-shot iterator continues where it stands.
     """
 
-    state_names = ("consumed",)
+    finite = False
 
     def __init__(self, samples: Iterable[Any], collate: Collate) -> None:
         self.samples = samples
@@ -156,13 +169,31 @@ class Stream(Stateful):
         self._position = 0
         self._iterator: Iterator[Any] | None = None
 
-    def take(self, count: int) -> Any:
+    def __len__(self) -> int:
+        raise TypeError("a stream has no length")
+
+    def take(self, indices: Tensor) -> Any:
+        """Streams cannot be indexed."""
+        raise TypeError("a stream cannot be indexed")
+
+    def shuffled(self, generator: torch.Generator) -> Tensor:
+        """Return no order: a stream is read as it comes."""
+        return torch.empty(0, dtype=torch.long)
+
+    def draw(self, order: Tensor, start: int, count: int, part: slice) -> Any:
+        """Read the next ``count`` samples, as every process does, and return ``part`` of them; None if empty."""
+        batch = self.read(count)
+        if part.start == part.stop:
+            return None
+        return batch if part == slice(0, count) else pick(batch, part, count)
+
+    def read(self, count: int) -> Any:
         """Return the next ``count`` samples as a batch.
 
         Raises:
             InvalidBatch: the stream has ended.
         """
-        iterator, self._iterator = self._seek(), None  # where a stream that raises stands is unknown
+        iterator, self._iterator = self._seek(), None  # the position of a stream that raises is unknown
         batch = list(islice(iterator, count))
         self._iterator = iterator
         self._position += len(batch)
@@ -186,7 +217,7 @@ class Stream(Stateful):
         return iterator
 
 
-def as_source(dataset: Any, collate: Collate | None = None, *, workers: int = 0, pin: bool = False) -> Source | Stream:
+def as_source(dataset: Any, collate: Collate | None = None, *, workers: int = 0, pin: bool = False) -> Source:
     """Return the right kind of source for what a user calls a data set.
 
     A tensor, or a tuple, dict or dataclass of tensors, and ``TensorDataset`` are columns in memory. Anything else with
@@ -200,7 +231,7 @@ def as_source(dataset: Any, collate: Collate | None = None, *, workers: int = 0,
     Raises:
         InvalidBatch: it is none of these, or it is empty.
     """
-    if isinstance(dataset, Source | Stream):
+    if isinstance(dataset, Source):
         return dataset
     source = _finite(dataset, collate, workers, pin)
     if source is None:

@@ -10,23 +10,23 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from stimulus_moo._engine.transaction import Ledger
+from stimulus_moo._engine.store import Store
 from stimulus_moo.errors import RankMismatch
 from stimulus_moo.estimators import Update
 
 Fingerprint = dict[str, str]
 
 
-def portrait_of(ledger: Ledger, update: Update, step: int) -> Fingerprint:
+def fingerprint_of(store: Store, update: Update, step: int) -> Fingerprint:
     """Return by name what must be the same in all processes: parameters with their values, the step and its update."""
-    objective = ledger.objective
+    objective = store.objective
     anchor = "no anchor" if update.anchor is None else update.anchor.kind
     about = {
         "the step": str(step),
         "the estimator's update": f"{update.keep} {update.now} {update.before} {anchor}",
         "the order of the parameters": ", ".join(objective.names),
-        "the kind of rows": f"{type(ledger).__name__} of {ledger.storage.dtype or 'the type of the parameters'}",
-        "what the estimator keeps": f"{ledger.rows is not None} {ledger.previous is not None} {ledger.layout}",
+        "the kind of rows": f"{type(store.reducer).__name__} of {store.storage.dtype or 'the type of the parameters'}",
+        "what the estimator keeps": f"{store.rows is not None} {store.previous is not None} {store.layout}",
     }
     for name, parameter, decisive in zip(objective.names, objective.parameters, objective.decisive, strict=True):
         kind = f"{list(parameter.shape)} of {parameter.dtype}{'' if decisive else ', not shared'}"
@@ -43,12 +43,12 @@ def structure_of(batch: Any) -> Fingerprint | None:
     return {"the structure of the batch": f"{structure} of {', '.join(kinds)}"}
 
 
-def mismatch(portraits: Sequence[Fingerprint], ranks: Sequence[int], step: int) -> RankMismatch:
+def mismatch(fingerprints: Sequence[Fingerprint], ranks: Sequence[int], step: int) -> RankMismatch:
     """Return the error for the first of these ranks that differs from the first one."""
-    expected = portraits[ranks[0]]
+    expected = fingerprints[ranks[0]]
     for rank in ranks[1:]:
-        for name in [*expected, *portraits[rank]]:
-            first, other = expected.get(name, "missing"), portraits[rank].get(name, "missing")
+        for name in [*expected, *fingerprints[rank]]:
+            first, other = expected.get(name, "missing"), fingerprints[rank].get(name, "missing")
             if first != other:
                 return RankMismatch(
                     f"before step {step}: {name} is {other} on rank {rank} and {first} on rank {ranks[0]}; build the "
@@ -58,11 +58,11 @@ def mismatch(portraits: Sequence[Fingerprint], ranks: Sequence[int], step: int) 
     raise AssertionError("their digests differ")
 
 
-def digest(portrait: Fingerprint | None) -> tuple[int, int]:
-    """Return two numbers that stand for a portrait; zeros for none."""
-    if portrait is None:
+def digest(fingerprint: Fingerprint | None) -> tuple[int, int]:
+    """Return two numbers that stand for a fingerprint; zeros for none."""
+    if fingerprint is None:
         return 0, 0
-    code = hashlib.sha256(repr(sorted(portrait.items())).encode()).digest()
+    code = hashlib.sha256(repr(sorted(fingerprint.items())).encode()).digest()
     return 1 + int.from_bytes(code[:7], "little"), int.from_bytes(code[7:14], "little")
 
 

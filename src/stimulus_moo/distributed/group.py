@@ -18,7 +18,7 @@ from stimulus_moo.errors import DistributedError, InvalidOption, NonFiniteError,
 class Alone:
     """A process on its own, with the messages of a group: nobody else is asked."""
 
-    share = ALL
+    partition = ALL
     rank, size = 0, 1
 
     def gather(self, value: Any) -> list[Any]:
@@ -43,7 +43,7 @@ class Group:
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
-        self.share = Partition(dist.get_rank(handle), dist.get_world_size(handle))
+        self.partition = Partition(dist.get_rank(handle), dist.get_world_size(handle))
         self.step = 0  # t, for messages
         nccl = "nccl" in str(dist.get_backend(handle))
         self._device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
@@ -51,12 +51,12 @@ class Group:
     @property
     def rank(self) -> int:
         """This process's number."""
-        return self.share.rank
+        return self.partition.rank
 
     @property
     def size(self) -> int:
         """R, the number of processes."""
-        return self.share.size
+        return self.partition.size
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum of a tensor over all processes, bit for bit the same in each; the tensor is used up."""

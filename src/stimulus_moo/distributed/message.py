@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Account
-from stimulus_moo.anchors import GROUPS, Spread
+from stimulus_moo.anchors.variance import GROUPS, Spread
 
 _DIGIT = 4096  # counts travel as digits that a float32 adds up exactly, for up to as many processes
 _DIGITS = 4
@@ -55,6 +56,17 @@ class Head:
         total.failed, total.grown, total.partial = (value > 0 for value in values[:3])
         total.step = round(values[3])
         return total
+
+
+def take_over(total: Head, account: Account, store: Store, *, look_back: bool) -> Spread:
+    """Make the account that of all processes; return the spread of all processes."""
+    parameters = store.objective.parameters
+    types = {store.storage.dtype_for(parameter) for parameter in parameters}
+    kind = torch.float64 if torch.float64 in types else torch.float32
+    found = (total.account.losses, total.account.before if look_back else None)
+    account.seen = total.account.seen
+    account.losses, account.before = (None if part is None else part.to(parameters[0].device, kind) for part in found)
+    return total.spread
 
 
 def _digits(count: int) -> list[float]:

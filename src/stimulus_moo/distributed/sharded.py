@@ -1,185 +1,116 @@
-"""U split over the processes: each keeps its columns, and no process ever holds all of them."""
+"""Reducer for U split over the processes: each keeps its columns and holds no more than single rows besides."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from stimulus_moo._engine.accumulator import Accumulator
-from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.memory import MemoryEstimate
-from stimulus_moo._engine.objective import Objective
-from stimulus_moo._engine.observation import Probe
-from stimulus_moo._engine.replay import Snapshot
-from stimulus_moo._engine.rows import Rows, Storage
-from stimulus_moo._engine.transaction import Account, Piece, side_of
-from stimulus_moo.anchors import Spread
-from stimulus_moo.distributed.group import Group
-from stimulus_moo.distributed.message import Head
+from stimulus_moo._engine.rows import Rows
+from stimulus_moo._engine.store import Store
+from stimulus_moo._engine.transaction import Account, Transaction
+from stimulus_moo.anchors.variance import Spread
+from stimulus_moo.distributed.all_reduce import GroupReducer
+from stimulus_moo.distributed.message import Head, take_over
 from stimulus_moo.distributed.sharded_rows import ShardedRows
-from stimulus_moo.distributed.summed import SummedLedger
-from stimulus_moo.errors import DistributedError
-from stimulus_moo.estimators import Update
-
-#: Up to so many parameters a step's own S rows are collected first and split up in one message; above, row by row.
-WHOLE = 1 << 19
 
 
-class ShardedLedger(SummedLedger):
-    """A ledger that keeps this process's columns of U, and a second copy of them so that a failed step is taken back.
+class ReduceScatter(GroupReducer):
+    """Sums and splits every row as it is computed, one row per message.
 
-    What this process adds to an update is collected as whole rows for the time of a step, summed and split up in one
-    message, and let go.
+    The processes go through their evaluations in rounds, each opened by a message of a few numbers: who still has
+    something to evaluate, and whether anyone failed. A process with fewer pieces than the others contributes nothing to
+    the remaining rounds. U_t is built beside U_{t-1}, so that a failed step leaves no trace.
     """
 
-    def __init__(self, group: Group, objective: Objective, engine: Engine, storage: Storage | None = None) -> None:
-        super().__init__(group, objective, engine, storage)
-        self._begun: ShardedRows | None = None  # the sum of the first part of an anchor
+    sharded = True
+    _transaction: Transaction | None = None  # the one whose round is under way
 
-    def apply(
-        self, update: Update, batch: Any, step: int, guard: Snapshot, account: Account, probe: Probe | None = None
-    ) -> None:
-        """Build U_t together."""
-        self._begun = None
-        super().apply(update, batch, step, guard, account, probe)
+    def target(self, transaction: Transaction, graphs: Sequence[Tensor]) -> Rows:
+        """Open a round for these losses; return the rows to which all processes add."""
+        store = transaction.store
+        self._round(store, active=True, own=(len(graphs), store.masks(graphs)))
+        self._transaction = transaction
+        transaction.accumulator = None
+        return self._open_rows(transaction)
 
-    def stages(self, objectives: int) -> bool:
-        """Tell that updates are built beside the old rows: a part of U is small."""
-        return True
-
-    def new_rows(self, objectives: int) -> Rows:
-        """Return empty rows for the model."""
-        rows = ShardedRows(self.group, self.objective.parameters, objectives, self.objective.decisive, self.storage)
-        rows.make_room(self.layout)
-        return rows
-
-    def adjusted(self, estimate: MemoryEstimate) -> MemoryEstimate:
-        """Divide the rows by the processes, and add what a step collects and sends."""
-        rows, staging = (-(-size // self.group.size) for size in (estimate.rows, estimate.staging))
-        return dataclasses.replace(
-            estimate, rows=rows, staging=staging, transient=estimate.transient + self._sent(estimate)
-        )
-
-    def _sent(self, estimate: MemoryEstimate) -> int:
-        return 2 * estimate.rows
-
-    def _blank(self, objectives: int) -> Rows:
-        return super().new_rows(objectives)
-
-    def _split_blank(self) -> ShardedRows:
-        """Return empty split rows, in memory that was used before if there is any."""
-        rows = super()._blank(self._objectives) if self._spare is not None else self.new_rows(self._objectives)
-        assert isinstance(rows, ShardedRows)
-        return rows
-
-    def _apply_compiled(
-        self, update: Update, batch: Any, size: int, step: int, account: Account, probe: Probe | None
-    ) -> bool:
-        if self.engine.name == "compiled":
-            self.engine.give_up("it needs all of U in one process, and shard=True splits it")
-        return False
-
-    def _entries_with_head(self) -> int:
-        return 0
-
-    def _receive(self, rows: Tensor | None, own: Rows | None, total: Head) -> None:
-        target = self._begun or self._split_blank()
-        target.make_room(self.layout)
-        reach = target.reach if own is None else [a | b for a, b in zip(target.reach, own.reach, strict=True)]
-        target.take(own)
-        target.reach = self._union(reach) if total.partial else list(self.layout)
-        self._pending = target
-
-    def _tally(self, spread: Spread) -> Spread:
-        everyone = self._sum(Account(), spread, last=False)
-        assert isinstance(self._pending, ShardedRows)
-        self._begun, self._pending = self._pending, None
-        return everyone
-
-
-class StreamedLedger(ShardedLedger):
-    """A ledger that keeps its columns of a large U, of which no process ever holds more than single rows besides.
-
-    The rows of every evaluation are summed and split up as they come, one row per message. The processes go through
-    their evaluations in rounds, each opened by a message of a few numbers: who still has something to evaluate, and
-    whether anyone has failed. One with fewer pieces than the others takes part with nothing.
-    """
-
-    def _sent(self, estimate: MemoryEstimate) -> int:
-        return estimate.transient  # one row
-
-    def _blank(self, objectives: int) -> Rows:
-        return self._split_blank()
-
-    def _accumulate(
-        self,
-        piece: Piece,
-        step: int,
-        weight: float,
-        account: Account,
-        *,
-        at_previous: bool = False,
-        probe: Probe | None = None,
-    ) -> None:
-        evaluated = self.objective.evaluate(piece.content, step)
-        graphs = evaluated.graphs
-        self._round(active=True, own=(len(graphs), self._masks(graphs)))
-        target = self._open_rows()
-        intake = Accumulator(target, weight, step, side=side_of(probe, piece, len(graphs), at_previous))
-        try:
-            self.engine.differentiate(graphs, self.objective.parameters, intake, large=False)
-        except DistributedError:
-            raise
-        except BaseException:
-            for s in range(intake.finished, target.objectives):  # the others wait for the rest of this round
-                target.add_nothing(s)
-            raise
-        account.add(evaluated.losses, piece.size)
-
-    def _sum(self, account: Account, spread: Spread, *, last: bool = True) -> Spread:
-        """Wait for the others; then the pending rows are the sums already, and the accounts are summed up."""
-        while self._round(active=False):
-            target = self._open_rows()
-            for s in range(target.objectives):
-                target.add_nothing(s)
-        self._open = not last
-        if not self._objectives:
-            return spread  # nobody has brought anything
-        target = self._open_rows()
-        head = Head(self._objectives, self._step, account, spread)
-        head.partial = target.reach != self.layout
+    def sum(self, transaction: Transaction, account: Account, spread: Spread, *, last: bool = True) -> Spread:
+        """Wait for the others; then the pending rows are the sums already, and the accounts are summed."""
+        agreement, store = self.agreement, transaction.store
+        self._transaction = None
+        while self._round(store, active=False):
+            self._add_nothing(self._open_rows(transaction))
+        agreement.open = not last
+        if not agreement.objectives:
+            return spread  # no process has brought anything
+        target = self._open_rows(transaction)
+        head = Head(agreement.objectives, transaction.step, account, spread)
+        head.partial = target.reach != store.layout
         total = head.summed(self.group.sum(head.vector(torch.float64)))
-        target.reach = self._union(target.reach) if total.partial else list(self.layout)
-        return self._take_over(total, account)
+        target.reach = agreement.union(target.reach) if total.partial else list(store.layout)
+        return take_over(total, account, store, look_back=transaction.update.look_back)
 
-    def _tally(self, spread: Spread) -> Spread:
-        return self._sum(Account(), spread, last=False)
+    def tally(self, transaction: Transaction, spread: Spread) -> Spread:
+        """Sum in the middle of an anchor."""
+        return self.sum(transaction, Account(), spread, last=False)
 
-    def _send_failure(self) -> None:
-        self._round(active=False, failed=True)
+    def abandon(self, store: Store, error: BaseException) -> None:
+        """Finish the current round with nothing, then report the failure in the next one."""
 
-    def _round(self, *, active: bool, own: tuple[int, list[int]] | None = None, failed: bool = False) -> bool:
-        """Open a round; tell whether anyone has something to evaluate in it."""
+        def send_failure() -> None:
+            transaction = self._transaction
+            if transaction is not None and transaction.pending is not None:
+                accumulator = transaction.accumulator
+                self._add_nothing(transaction.pending, 0 if accumulator is None else accumulator.finished)
+            self._round(store, active=False, failed=True)
+
+        self.agreement.tell(error, send_failure)
+
+    def roll_back(self, store: Store) -> None:
+        """Forget what the processes agreed on during the step."""
+        self._transaction = None
+        super().roll_back(store)
+
+    def new_rows(self, store: Store, objectives: int) -> Rows:
+        """Return empty rows of which this process keeps its columns."""
+        objective = store.objective
+        return ShardedRows(self.group, objective.parameters, objectives, objective.decisive, store.storage)
+
+    def memory(self, estimate: MemoryEstimate, parameters: int) -> MemoryEstimate:
+        """Divide the rows by the processes, and add the message of one row."""
+        rows, staging = (-(-size // self.group.size) for size in (estimate.rows, estimate.staging))
+        return dataclasses.replace(estimate, rows=rows, staging=staging, transient=2 * estimate.transient)
+
+    def _add_nothing(self, rows: Rows, first: int = 0) -> None:
+        """Take part in the remaining rows of a round without adding to them."""
+        for s in range(first, rows.objectives):
+            rows.add(s, [], 0.0)
+
+    def _round(
+        self, store: Store, *, active: bool, own: tuple[int, list[int]] | None = None, failed: bool = False
+    ) -> bool:
+        """Open a round; return whether any process has something to evaluate in it."""
+        agreement = self.agreement
         grown = own is not None and (
-            own[0] != self._objectives or any(new & ~old for new, old in zip(own[1], self.layout, strict=True))
+            own[0] != agreement.objectives or any(new & ~old for new, old in zip(own[1], store.layout, strict=True))
         )
-        flags = self.group.sum(torch.tensor([failed, active, grown, self._step], dtype=torch.float64)).tolist()
+        flags = self.group.sum(torch.tensor([failed, active, grown, agreement.step], dtype=torch.float64)).tolist()
         if failed:
             return False
         if flags[0]:
-            self._raise_failure(None)
-        self._require_same_step(flags[3], self._step)
+            agreement.raise_failure(None)
+        agreement.require_same_step(flags[3], agreement.step)
         if flags[2]:
-            self._settle_layout(self.group.gather((False, own)))
+            agreement.settle_layout(store, own)
         return bool(flags[1])
 
-    def _open_rows(self) -> ShardedRows:
-        """Return the rows under way, with room for what the processes have agreed on."""
-        if self._pending is None:
-            self._pending = self._blank(self._objectives)
-        self._pending.make_room(self.layout)
-        assert isinstance(self._pending, ShardedRows)
-        return self._pending
+    def _open_rows(self, transaction: Transaction) -> Rows:
+        """Return the rows of this step, with room for what the processes have agreed on."""
+        store = transaction.store
+        if transaction.pending is None:
+            transaction.pending = store.blank(self.agreement.objectives, forget=False)
+        transaction.pending.make_room(store.layout)
+        return transaction.pending

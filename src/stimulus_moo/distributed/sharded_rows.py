@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stimulus_moo._engine.rows import Block, Rows, Storage
+from stimulus_moo._engine.rows import Block, Rows
+from stimulus_moo._engine.storage import Storage
 from stimulus_moo.distributed.group import Group
 
 
@@ -69,30 +70,6 @@ class ShardedRows(Rows):
         for block, part in zip(blocks, own.split([block.width for block in blocks]), strict=True):
             block.matrix[block.objectives.index(objective)].add_(part.to(block.matrix.device))
 
-    def take(self, own: Rows | None) -> None:
-        """Add the sum over all processes of whole rows in the same layout; one that brings none takes part."""
-        self.settle()
-        size = self.group.size
-        message = torch.zeros(
-            size, sum(block.matrix.numel() for block in self.blocks), dtype=self._type(), device=self._place()
-        )
-        start = 0
-        for k, block in enumerate(self._sharded()):
-            stop = start + block.matrix.numel()
-            for rank in range(size if own is not None else 0):
-                assert own is not None
-                columns = own.blocks[k].matrix[:, rank * block.width : (rank + 1) * block.width]
-                message[rank, start:stop].view(-1, block.width)[:, : columns.shape[1]] = columns
-            start = stop
-        summed = self.group.scatter_sum(message)
-        matrices = [block.matrix for block in self.blocks]
-        for matrix, part in zip(matrices, summed.split([matrix.numel() for matrix in matrices]), strict=True):
-            matrix.view(-1).add_(part.to(matrix.device))
-
-    def add_nothing(self, objective: int) -> None:
-        """Take part in a row to which this process has nothing to add."""
-        self.add(objective, [], 0.0)
-
     def add_stacked(self, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add all rows, one after the other."""
         for s in range(self.objectives):
@@ -123,9 +100,9 @@ class ShardedRows(Rows):
             found.update(self._reached(block, flat, 1 << objective))
         return dict(sorted(found.items()))
 
-    def gramian(self) -> Tensor:
-        """Return U U^T, the sum of what each process's columns give."""
-        return self.group.sum(super().gramian())
+    def _products(self) -> Tensor:
+        """Return U U^T, the sum over the processes' columns."""
+        return self.group.sum(super()._products())
 
     def sq_norms(self) -> Tensor:
         """Return ||u^s||^2 for every s."""

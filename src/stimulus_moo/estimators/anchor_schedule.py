@@ -13,26 +13,28 @@ from stimulus_moo.state import Stateful
 class EveryPeriod(Stateful):
     """Anchor every ``period`` steps."""
 
+    #: whether the schedule learns from what the steps show
+    observes = False
+
     def __init__(self, period: Any) -> None:
-        self.period: int | str = positive_integer("period", period)
-        self._every = self.period
+        self.period = positive_integer("period", period)
 
     def due(self, t: int) -> bool:
-        """Tell whether step t is an anchor."""
-        return t % self._every == 0
+        """Return whether step t is an anchor."""
+        return t % self.period == 0
 
     def halves(self, t: int) -> bool:
-        """Tell whether the two halves of the batch are to be compared."""
+        """Return whether the two halves of the batch are to be compared."""
         return False
 
     def prepare(self, moved: float) -> None:
-        """Be told ||x_t - x_{t-1}||."""
+        """Receive ||x_t - x_{t-1}||."""
 
     def learn(self, observation: Observation) -> None:
-        """Be told what a step saw."""
+        """Receive what a step saw."""
 
     def record(self, sq_norm: float) -> None:
-        """Be told ||d_t||^2."""
+        """Receive ||d_t||^2."""
 
 
 class WhenErrorGrows(EveryPeriod):
@@ -51,11 +53,11 @@ class WhenErrorGrows(EveryPeriod):
 
     state_names = ("error", "drift", "signal", "moved", "cost", "spent")
     optional_names = MappingProxyType({"drift": float, "signal": float})
+    observes = True
 
     def __init__(self, share: float, tolerance: float = 0.1) -> None:
         self.share = real("share", share, low=0.0, high=1.0, open_low=True, open_high=True)
         self.tolerance = real("tolerance", tolerance, low=0.0, open_low=True)
-        self.period = "auto"
         self.error = 0.0  # variance of the estimate
         self.drift: float | None = None  # v / ||x_t - x_{t-1}||^2
         self.signal: float | None = None  # running mean of ||d||^2

@@ -19,20 +19,36 @@ class Update:
 
         U_t = keep U_{t-1} + now grad F_B(x_t) + before grad F_B(x_{t-1})
 
-    Every estimator of the family is of this form, so the engine knows none of them by name. An anchor is evaluated at
-    x_t only, and at t = 0 there is nothing to keep or to compare with.
+    Every estimator is of this form, so the engine knows none of them by name. An anchor is evaluated at x_t only, and
+    at t = 0 there is nothing to keep or to compare with.
+
+    Attributes:
+        keep, now, before: the coefficients.
+        anchor: evaluate its batches in place of the step's batch.
+        look_back: evaluate the batch at x_{t-1} too, also where ``before`` is 0; implied by ``before``.
+        halves: evaluate the batch in two halves, whose difference measures the noise.
+        recursive: the update adds the batch's difference to the rows (keep = now = 1, before = -1), so that errors
+            add up until the next anchor.
     """
 
     keep: float
     now: float
     before: float = 0.0
     anchor: Anchor | None = None
-    #: evaluate the batch in two halves, so that what they differ by tells the noise
+    look_back: bool = False
     halves: bool = False
+    recursive: bool = False
 
     def __post_init__(self) -> None:
-        if self.anchor is not None and self.before:
+        if self.anchor is not None and (self.before or self.look_back):
             raise InvalidOption(f"before must be 0 in an update with an anchor, found {self.before!r}")
+        if self.recursive and (self.keep, self.now, self.before) != (1.0, 1.0, -1.0):
+            raise InvalidOption(
+                "a recursive update has keep = 1, now = 1 and before = -1, found "
+                f"keep={self.keep!r}, now={self.now!r}, before={self.before!r}"
+            )
+        if self.before:
+            object.__setattr__(self, "look_back", True)
 
 
 class Estimator(Stateful, ABC):
@@ -55,7 +71,7 @@ class Estimator(Stateful, ABC):
     def update(self, t: int) -> Update:
         """Return what iteration t does to the rows.
 
-        t is 0 at the first iteration, and where rows are needed that are gone: one that was to forget them has failed.
+        Also called with t = 0 after stored rows are lost; a rule must be able to restart.
         """
 
     def learn(self, observation: Observation) -> None:
@@ -63,5 +79,5 @@ class Estimator(Stateful, ABC):
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
         """Learn from a finished step: ||d_t||^2, and whether it was an anchor."""
-        if self.anchor is not None:
+        if self.anchor is not None and self.anchor.adapts:
             self.anchor.record(sq_norm, anchored=anchored)

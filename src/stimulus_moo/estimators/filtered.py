@@ -89,11 +89,10 @@ class Filtered(Estimator):
             return Update(keep=0.0, now=1.0)
         self.since = 0
         b = 0.5 if v is None else min((self.error + v / 2) / (self.error + R), 1.0) if self.error + R else 0.0
-        b = min(b, 1.0 - 1e-6)  # a gain of 1 would not look at x_{t-1} at all
         v = 2.0 * R if v is None else v
         self.gain = b
         self.error = (1 - b) ** 2 * (self.error + v) + b**2 * R + b * (1 - b) * v
-        return Update(keep=1.0 - b, now=1.0, before=b - 1.0, halves=True)
+        return Update(keep=1.0 - b, now=1.0, before=b - 1.0, look_back=True, halves=True)
 
     def learn(self, observation: Observation) -> None:
         """Move the running means on."""

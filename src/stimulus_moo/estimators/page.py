@@ -47,4 +47,4 @@ class Page(Estimator):
         """Flip the coin."""
         if t == 0 or torch.rand((), generator=self.generator).item() < self.probability(t):
             return Update(keep=0.0, now=1.0, anchor=self.anchor)
-        return Update(keep=1.0, now=1.0, before=-1.0)
+        return Update(keep=1.0, now=1.0, before=-1.0, recursive=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from stimulus_moo._engine.observation import Observation
@@ -43,36 +44,36 @@ class Recursive(Estimator):
     two_point = True
     finite_sum = True
     remembers = True
-    state_names = ("anchor", "rule")
+    state_names = ("anchor", "schedule")
 
     def __init__(self, anchor: Iterable[Any] | Anchor, period: int | str, *, share: float = 0.5) -> None:
         self.anchor: Anchor = as_anchor(anchor)
-        period = positive_integer_or_auto("period", period)
-        self.rule = WhenErrorGrows(share) if period == "auto" else EveryPeriod(period)
-        self.observes = isinstance(self.rule, WhenErrorGrows)
-
-    @property
-    def period(self) -> int | str:
-        """Return q, or ``"auto"``."""
-        return self.rule.period
+        self.period = positive_integer_or_auto("period", period)
+        self._every = self.period if isinstance(self.period, int) else None
+        self.schedule = WhenErrorGrows(share) if self.period == "auto" else EveryPeriod(self.period)
+        self.observes = self.schedule.observes
+        self._restart = Update(keep=0.0, now=1.0, anchor=self.anchor)
+        self._difference = Update(keep=1.0, now=1.0, before=-1.0, recursive=True)
 
     def prepare(self, moved: float) -> None:
-        """Tell the rule how far the parameters moved."""
-        self.rule.prepare(moved)
+        """Tell the schedule how far the parameters moved."""
+        self.schedule.prepare(moved)
 
     def update(self, t: int) -> Update:
-        """Anchor when the rule says so, else add the batch's difference."""
-        if t == 0 or self.rule.due(t):
-            return Update(keep=0.0, now=1.0, anchor=self.anchor)
-        return Update(keep=1.0, now=1.0, before=-1.0, halves=self.rule.halves(t))
+        """Anchor when the schedule says so, else add the batch's difference."""
+        if t == 0 or (self.schedule.due(t) if self._every is None else t % self._every == 0):
+            return self._restart
+        return replace(self._difference, halves=True) if self.observes and self.schedule.halves(t) else self._difference
 
     def learn(self, observation: Observation) -> None:
-        """Tell the rule, and the anchor, what was seen."""
-        self.rule.learn(observation)
+        """Tell the schedule and the anchor what was seen."""
+        self.schedule.learn(observation)
         if observation.variance is not None and not observation.anchored:
             self.anchor.observe(observation.variance * observation.samples)
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
-        """Tell the rule and the anchor ||d_t||^2."""
-        self.rule.record(sq_norm)
-        super().record(sq_norm, anchored=anchored)
+        """Tell the schedule and the anchor ||d_t||^2."""
+        if self.observes:
+            self.schedule.record(sq_norm)
+        if self.anchor.adapts:
+            self.anchor.record(sq_norm, anchored=anchored)

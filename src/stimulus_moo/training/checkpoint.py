@@ -1,25 +1,69 @@
-"""Checkpoints of ``fit``: the last few, each written whole or not at all, and read without running what is inside."""
+"""Checkpoints of ``fit``: plain ``torch.save`` files, written atomically, with a checksum file beside each."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 import warnings
 import zipfile
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
-from stimulus_moo.errors import StateMismatch, StimulusWarning
+from stimulus_moo.errors import InvalidOption, StateMismatch, StimulusWarning
+from stimulus_moo.options import positive_integer
 from stimulus_moo.training.files import write_whole
 
+if TYPE_CHECKING:
+    from stimulus_moo.training.run import Run
+
 KIND = "stimulus-moo checkpoint"
-VERSION = 3
-_HEADER = re.compile(rb"stimulus-moo checkpoint (\d{1,4}) ([0-9a-f]{64})\n")
-_ZIP = b"PK\x03\x04"
+VERSION = 4
 _NAME = re.compile(r"checkpoint-(\d{9,})\.pt")
+
+
+class Checkpoints:
+    """The checkpoint folder of a run; without a folder nothing is saved.
+
+    Args:
+        folder: where the checkpoints are; None keeps none.
+        every: save after every so many steps.
+        keep: how many of the last ones to keep.
+    """
+
+    def __init__(self, folder: str | Path | None, *, every: int, keep: int) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.every = positive_integer("checkpoint_every", every)
+        self.keep = positive_integer("checkpoint_keep", keep)
+        self.saved = 0  # the step of the last one
+
+    def open(self, resume: bool) -> dict[str, Any] | None:
+        """Create the folder, and return the newest intact checkpoint in it; None where there is none.
+
+        Raises:
+            InvalidOption: there is one, and ``resume`` is False.
+        """
+        if self.folder is None:
+            return None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state = load(self.folder)
+        if state is not None and not resume:
+            raise InvalidOption(
+                f"checkpoint folder {str(self.folder)!r} has a checkpoint already; pass resume=True to continue it, or "
+                "name another folder"
+            )
+        if state is not None:
+            sweep(self.folder)
+        return state
+
+    def save(self, run: Run) -> None:
+        """Save a run, unless its current step is saved already."""
+        if self.folder is not None and self.saved != run.step:
+            state = run.state_dict()  # made by all processes together
+            if run.group.rank == 0:
+                save(self.folder, state, self.keep)
+            self.saved = run.step
 
 
 def files(folder: Path) -> list[Path]:
@@ -28,21 +72,37 @@ def files(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
+def checksum_file(path: Path) -> Path:
+    """Return the name of the checksum file beside a checkpoint."""
+    return path.with_name(path.name + ".sha256")
+
+
 def save(folder: Path, state: dict[str, Any], keep: int) -> None:
-    """Write a checkpoint beside the older ones, and remove those beyond the last ``keep``.
+    """Write a checkpoint and its checksum, and remove those beyond the last ``keep``.
 
     Raises:
-        NotWritten: the folder is full, read-only or gone; the older ones are whole.
+        NotWritten: the folder is full, read-only or gone; the older checkpoints are intact.
     """
-    write_whole(folder / f"checkpoint-{state['step']:09d}.pt", lambda file: _write(state, file))
+    path = folder / f"checkpoint-{state['step']:09d}.pt"
+
+    def write(file: BinaryIO) -> None:
+        archive = _Hashing(file)
+        torch.save({"kind": KIND, "version": VERSION, **state}, archive)  # type: ignore[arg-type]
+        if archive.error is not None:
+            raise archive.error
+        line = f"{archive.sha256.hexdigest()}  {path.name}\n".encode()  # as sha256sum writes it
+        write_whole(checksum_file(path), lambda file: file.write(line))
+
+    write_whole(path, write)
     for old in files(folder)[keep:]:
         old.unlink(missing_ok=True)
+        checksum_file(old).unlink(missing_ok=True)
 
 
 class _Hashing:
     """A file that is hashed as it is written, and whose first failure is kept.
 
-    torch would report a full disk as a position that it did not expect.
+    torch would report a full disk as an unexpected position in the file.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -60,34 +120,22 @@ class _Hashing:
         return memoryview(data).nbytes
 
     def flush(self) -> None:
-        """Leave it to whoever opened the file."""
-
-
-def _write(state: dict[str, Any], file: BinaryIO) -> None:
-    """Write a line with the version and the checksum, then the state; nothing is held in memory a second time."""
-    file.write(_header("0" * 64))
-    archive = _Hashing(file)
-    torch.save(state, archive)  # type: ignore[arg-type]
-    if archive.error is not None:
-        raise archive.error
-    file.seek(0)
-    file.write(_header(archive.sha256.hexdigest()))
-
-
-def _header(sha256: str) -> bytes:
-    return f"{KIND} {VERSION} {sha256}\n".encode()
+        """Leave flushing to whoever opened the file."""
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process was writing; the checkpoints themselves are whole."""
+    """Remove the temporary files of a killed process, and checksums whose checkpoint was never written."""
     for path in folder.glob(".checkpoint-*.pt.*"):
         path.unlink(missing_ok=True)
+    for path in folder.glob("checkpoint-*.pt.sha256"):
+        if not path.with_name(path.name.removesuffix(".sha256")).exists():
+            path.unlink(missing_ok=True)
 
 
 def load(folder: Path) -> dict[str, Any] | None:
-    """Return the newest checkpoint that is whole, or None where there is none yet.
+    """Return the newest intact checkpoint, or None where there is none yet.
 
-    A damaged or foreign one is passed over for the one before it, with a warning that says so.
+    A damaged or foreign one is skipped for the one before it, with a warning.
 
     Raises:
         StateMismatch: there are checkpoints, and none of them can be used.
@@ -100,7 +148,7 @@ def load(folder: Path) -> dict[str, Any] | None:
             problems.append(str(error))
             continue
         for problem in problems:
-            warnings.warn(f"{problem}; going on from {path.name}, the one before it", StimulusWarning, stacklevel=4)
+            warnings.warn(f"{problem}; continuing from {path.name}, the one before it", StimulusWarning, stacklevel=4)
         return state
     if problems:
         raise StateMismatch(f"{'; '.join(problems)}; remove {'it' if len(problems) == 1 else 'them'} to start again")
@@ -114,43 +162,34 @@ def read(path: Path) -> dict[str, Any]:
         StateMismatch: the file is damaged, foreign or of another version.
     """
     try:
-        with path.open("rb") as file:
-            state = _state(path, file)
+        _check_archive(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except StateMismatch:
         raise
     except Exception as error:
         raise StateMismatch(f"{path} cannot be read as a checkpoint ({_first_line(error)})") from error
-    if not isinstance(state, dict) or not isinstance(state.get("step"), int):
-        raise StateMismatch(f"{path} holds something else than a run ({type(state).__name__})")
+    if not isinstance(state, dict) or state.get("kind") != KIND or not isinstance(state.get("step"), int):
+        raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo")
+    if state["version"] != VERSION:
+        raise StateMismatch(f"{path} is a checkpoint of version {state['version']!r}, this library reads {VERSION}")
     return state
 
 
-def _state(path: Path, file: io.BufferedReader) -> Any:
-    start = file.readline(len(_header("0" * 64)) + 3)
-    found = _HEADER.fullmatch(start)
-    if found is None:
-        raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo")
-    if int(found[1]) != VERSION:
-        raise StateMismatch(f"{path} is a checkpoint of version {int(found[1])}, this library reads {VERSION}")
-    if hashlib.file_digest(file, "sha256").hexdigest() != found[2].decode():
-        raise StateMismatch(f"{path} is damaged (its checksum is another one)")
-    return _load(file, len(start))
-
-
-def _load(file: IO[bytes], start: int) -> Any:
-    """Load an archive of ``torch.save`` that unpacks to no more than it is, running nothing that is inside."""
-    size = file.seek(0, io.SEEK_END) - start
-    with zipfile.ZipFile(file) as archive:
+def _check_archive(path: Path) -> None:
+    """Compare with the checksum, or without one check the archive's own, and refuse archives torch does not write."""
+    expected = checksum_file(path)
+    if expected.exists():
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected.read_text(errors="replace")[:64]:
+                raise StateMismatch(f"{path} is damaged (its checksum differs)")
+    with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise ValueError("a packed archive, which torch does not write")
-        if sum(entry.file_size for entry in entries) > size:
-            raise ValueError("an archive that claims to hold more than it is long")
-    file.seek(start)
-    if file.read(len(_ZIP)) != _ZIP:
-        raise ValueError("no archive")
-    file.seek(start)
-    return torch.load(file, map_location="cpu", weights_only=True)
+            raise ValueError("a compressed archive, which torch does not write")
+        if sum(entry.file_size for entry in entries) > path.stat().st_size:
+            raise ValueError("an archive that claims to be larger than its file")
+        if not expected.exists() and archive.testzip() is not None:
+            raise StateMismatch(f"{path} is damaged (a checksum inside differs)")
 
 
 def random_state() -> dict[str, Any]:

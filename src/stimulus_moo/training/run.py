@@ -1,11 +1,11 @@
-"""The moving parts of one training run of ``fit``: its step, its batches, and the state a checkpoint holds."""
+"""The moving parts of one training run of ``fit``: its step, its evaluation, and the state a checkpoint holds."""
 
 from __future__ import annotations
 
 import copy
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,10 +15,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.objective import Losses, Objective
+from stimulus_moo._engine.storage import Storage
+from stimulus_moo._engine.store import Store
 from stimulus_moo.anchors import FullPass
-from stimulus_moo.data.batches import pick, rebuild
-from stimulus_moo.data.sources import Stream
-from stimulus_moo.distributed import find_group, open_ledger
+from stimulus_moo.data.batches import rebuild
+from stimulus_moo.data.plan import BatchPlan
+from stimulus_moo.distributed import find_group, make_reducer
 from stimulus_moo.errors import InvalidOption, NonFiniteError, StateMismatch
 from stimulus_moo.methods import Method, Settings
 from stimulus_moo.metrics import Measurement, measure_with
@@ -26,15 +28,24 @@ from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim import DoG
 from stimulus_moo.safeguard import Safeguard
 from stimulus_moo.training import checkpoint as checkpoints
-from stimulus_moo.training.history import History, Result
+from stimulus_moo.training.history import History
 from stimulus_moo.training.random_clock import RandomClock
+from stimulus_moo.training.result import Result
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
 
 
 class Run:
-    """A model on its way: one ``advance`` per step; its state is what a checkpoint holds."""
+    """A training run: one ``advance`` per step; its state is what a checkpoint holds.
+
+    Args:
+        model, losses: as for ``fit``.
+        settings, method: the row of the table and what it is built from.
+        guard: attach a ``Safeguard``.
+        weighting, optimizer, scheduler, mu, evaluation: as for ``fit``.
+        engine_options: further arguments of ``MultiGradient``.
+    """
 
     def __init__(
         self,
@@ -42,34 +53,26 @@ class Run:
         losses: Losses,
         settings: Settings,
         method: Method,
-        weighting: GramianToWeights | None,
-        optimizer: Callable[[Iterable[Tensor]], Optimizer] | None,
-        scheduler: Callable[[Optimizer], LRScheduler] | None,
-        shared: Iterable[Tensor] | None,
-        micro_batch: int | None,
-        engine: str,
-        mu: float | None,
+        *,
         guard: bool,
-        on_nonfinite: str = "raise",
-        process_group: Any = None,
-        shard: bool = False,
+        weighting: GramianToWeights | None = None,
+        optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
+        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+        mu: float | None = None,
+        evaluation: Iterable[Any] | None = None,
+        **engine_options: Any,
     ) -> None:
-        self.group, self.shard = find_group(process_group, shard), shard
+        self.group = find_group(engine_options.get("process_group"), engine_options.get("shard", False))
         self.model, self.losses, self.settings, self.method = model, losses, settings, method
-        self.evaluation: Iterable[Any] | None = None
+        self.evaluation = evaluation
+        self._shard = engine_options.get("shard", False)
         self.multigradient = MultiGradient(
             model,
             _on_device(model, losses),
             method.estimator(settings),
             method.weighting(settings) if weighting is None else weighting,
-            shared=shared,
-            micro_batch=micro_batch,
-            engine=engine,
-            on_nonfinite=on_nonfinite,
-            process_group=process_group,
-            shard=shard,
+            **engine_options,
         )
-        self.on_nonfinite = on_nonfinite
         parameters = self.multigradient.objective.parameters
         self.optimizer = method.step(parameters, settings) if optimizer is None else optimizer(parameters)
         self.schedule = DoG(self.optimizer, self.multigradient) if settings.lr == "auto" else None
@@ -81,7 +84,7 @@ class Run:
             raise InvalidOption("the random clock of mu needs a number for lr, found 'auto'")
         self.clock = None if mu is None else RandomClock(parameters, mu=mu, lr=settings.rate, seed=settings.seed)
         self.history = History()
-        self.batches = Batches(settings)
+        self.batches = BatchPlan(settings.source, settings.batch_size, settings.seed, settings.partition)
         self.step = 0
         self._last: tuple[Any] | None = None  # the batch of the last step made here, which may be None
         self._measured: tuple[int, Measurement] | None = None
@@ -93,7 +96,7 @@ class Run:
             done: the share of the run that lies behind, where its end is known.
         """
         batch = self.batches.at(self.step)
-        step = (self.guard or self.multigradient).backward(batch)
+        step = self.multigradient.backward(batch)
         self._last = (batch,)
         rate = math.nan
         if not step.skipped:
@@ -101,8 +104,8 @@ class Run:
                 self.clock.update()
             if self.schedule is not None:
                 self.schedule.step(done)
-            rate = float(self.optimizer.param_groups[0]["lr"]) * (1.0 if self.guard is None else self.guard.share)
-            (self.guard or self.optimizer).step()
+            rate = float(self.optimizer.param_groups[0]["lr"]) * (1.0 if self.guard is None else self.guard.lr_scale)
+            self.optimizer.step()
             if self.scheduler is not None:
                 self.scheduler.step()
         self.history.add(
@@ -122,7 +125,7 @@ class Run:
 
     def settle(self) -> None:
         """Judge the last step, which no further one will; of a stream, on the last batch once more, if it is here."""
-        stream = isinstance(self.settings.source, Stream)
+        stream = not self.settings.source.finite
         if self.guard is not None and self.step and (self._last is not None or not stream):
             before = self.guard.taken_back
             self.guard.settle(self._last[0] if stream and self._last else self.batches.at(self.step))
@@ -139,11 +142,12 @@ class Run:
             if batches is None:
                 return None
             objective = Objective(self.multigradient.objective.model, self.multigradient.objective.losses)
-            ledger = open_ledger(self.group, self.shard, objective, Engine("auto", objective.model))
+            reducer = make_reducer(self.group, self._shard, Storage())
+            store = Store(objective, Engine("auto", objective.model), reducer=reducer)
             try:
-                found = measure_with(ledger, batches, self.step)
+                found = measure_with(store, batches, self.step)
             except NonFiniteError as error:
-                if self.on_nonfinite == "raise":
+                if self.multigradient.policy.policy == "raise":
                     raise
                 logger.warning("not evaluated after %d steps: %s", self.step, error)
                 return None
@@ -155,10 +159,10 @@ class Run:
     def _evaluation_batches(self) -> Iterable[Any] | None:
         """Return this process's share of the evaluation data."""
         if self.evaluation is not None:
-            return (batch for k, batch in enumerate(self.evaluation) if self.group.share.takes(k))
-        if isinstance(self.settings.source, Stream):
+            return (batch for k, batch in enumerate(self.evaluation) if self.group.partition.takes(k))
+        if not self.settings.source.finite:
             return None
-        return FullPass(self.settings.source, self.settings.anchor_batch, self.group.share)
+        return FullPass(self.settings.source, self.settings.anchor_batch, self.group.partition)
 
     def stationarity(self) -> float:
         """Return the stationarity if it was evaluated at this step, else infinity."""
@@ -193,7 +197,7 @@ class Run:
     def settings_dict(self) -> dict[str, Any]:
         """Return the settings that decide the trajectory, those of them that are plain values."""
         plain = {k: v for k, v in vars(self.settings).items() if isinstance(v, bool | int | float | str)}
-        size = None if isinstance(self.settings.source, Stream) else len(self.settings.source)
+        size = len(self.settings.source) if self.settings.source.finite else None
         return {"method": self.method.name, "n": size, "guard": self.guard is not None, **plain}
 
     def state_dict(self) -> dict[str, Any]:
@@ -208,7 +212,7 @@ class Run:
             "clock": None if self.clock is None else self.clock.state_dict(),
             "guard": None if self.guard is None else self.guard.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
-            "stream": self.batches.consumed,
+            "stream": self.settings.source.consumed,
             "history": self.history.state_dict(),
             "random": _streams(self.group.gather(checkpoints.random_state())),
         }
@@ -244,7 +248,7 @@ class Run:
             self.guard.load_state_dict(state["guard"])
         if self.schedule is not None:
             self.schedule.load_state_dict(state["schedule"])
-        self.batches.consumed = state["stream"]
+        self.settings.source.consumed = state["stream"]
         self.step = state["step"]
         checkpoints.set_random_state(_stream(state["random"], self.group.rank))
 
@@ -264,57 +268,6 @@ def take_over(run: Run, state: dict[str, Any]) -> None:
             raise
         found = f"{type(error).__name__}: {error}"
         raise StateMismatch(f"the checkpoint does not fit this run ({found}); use another folder") from error
-
-
-class Batches:
-    """The batch of step k as a function of the seed and k alone, so that a resumed run sees the same batches.
-
-    Every process has its part of the same batch, which may be none of it: then ``at`` returns None. A stream is read in
-    full by each.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self.source, self.size, self.seed = settings.source, settings.batch_size, settings.seed
-        self.part = settings.share.part(self.size)  # which samples of every batch are this process's
-        self._next = -1  # the step whose batch comes next
-        self._coming: Iterator[Any] = iter(())
-
-    def at(self, step: int) -> Any:
-        """Return the batch of a step."""
-        empty = self.part.start == self.part.stop
-        if isinstance(self.source, Stream):
-            batch = self.source.take(self.size)
-            return None if empty else batch if self.part == slice(0, self.size) else pick(batch, self.part, self.size)
-        if empty:
-            return None
-        if step != self._next:
-            self._coming = self.source.follow(self._plan(step))
-        self._next = -1  # where an iterator that raises stands is unknown
-        batch = next(self._coming)
-        self._next = step + 1
-        return batch
-
-    def _plan(self, step: int) -> Iterator[Tensor]:
-        """Yield the indices of the batches from a step on, for ever."""
-        assert not isinstance(self.source, Stream)
-        size = len(self.source)
-        epoch, slot = divmod(step, size // self.size)
-        while True:
-            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % (1 << 64))
-            order = torch.randperm(size, generator=generator)
-            for indices in order[slot * self.size : size // self.size * self.size].split(self.size):
-                yield indices[self.part]
-            epoch, slot = epoch + 1, 0
-
-    @property
-    def consumed(self) -> int:
-        """How far a stream has been read."""
-        return self.source.consumed if isinstance(self.source, Stream) else 0
-
-    @consumed.setter
-    def consumed(self, count: int) -> None:
-        if isinstance(self.source, Stream):
-            self.source.consumed = count
 
 
 def _streams(states: list[dict[str, Any]]) -> dict[str, Any]:

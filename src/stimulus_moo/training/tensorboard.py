@@ -11,7 +11,7 @@ from stimulus_moo.errors import MissingDependency
 from stimulus_moo.options import positive_integer
 
 if TYPE_CHECKING:
-    from stimulus_moo.fit import Progress
+    from stimulus_moo.training.callbacks import Progress
 
 
 class TensorBoardLogger:

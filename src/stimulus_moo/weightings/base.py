@@ -22,6 +22,9 @@ _MODULE_NAMES = frozenset(vars(torch.nn.Module()))  # what every module has, wha
 class Weighting(Stateful, ABC):
     """A rule from the Gramian U U^T (float64, CPU) to the weights lambda (same type, length S)."""
 
+    #: whether equal Gramians and states give equal weights; if not, several processes take those of the first
+    deterministic = True
+
     @abstractmethod
     def __call__(self, gramian: Tensor) -> Tensor:
         """Return the S weights."""
@@ -37,6 +40,7 @@ class Adapter(Weighting):
     """
 
     state_names = ("plain",)
+    deterministic = False  # a user's function may draw random numbers
 
     def __init__(self, function: GramianToWeights) -> None:
         if not callable(function):

@@ -1,9 +1,32 @@
-"""Sums into low-precision storage, rounded at random so that small terms are not lost: right on average."""
+"""How rows are stored: their type and device, and sums into low precision."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How rows are kept: None is the parameter's own type, in float32 at the least, and its own device."""
+
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+    #: whether rows are stored as they come
+    plain: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "plain", self.dtype is None and self.device is None)
+
+    def dtype_for(self, parameter: Tensor) -> torch.dtype:
+        """Return the type of the rows of a parameter."""
+        return torch.promote_types(parameter.dtype, torch.float32) if self.dtype is None else self.dtype
+
+    def device_for(self, parameter: Tensor) -> torch.device:
+        """Return the device of the rows of a parameter."""
+        return parameter.device if self.device is None else self.device
 
 
 def add_rounded(target: Tensor, term: Tensor, weight: float) -> None:

@@ -1,0 +1,291 @@
+"""A proposed step: estimated and, on request, weighed; then committed or discarded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from stimulus_moo._engine.differentiation import full_precision
+from stimulus_moo._engine.interrupts import DeferredInterrupts
+from stimulus_moo._engine.nonfinite import check_direction
+from stimulus_moo._engine.observation import Observation, Probe, distance
+from stimulus_moo._engine.replay import Snapshot
+from stimulus_moo._engine.transaction import Transaction
+from stimulus_moo.errors import InvalidOption, NonFiniteError
+from stimulus_moo.estimators import Update
+from stimulus_moo.weightings.base import checked
+
+if TYPE_CHECKING:
+    from stimulus_moo.multigradient import MultiGradient
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Record of one call of ``backward``.
+
+    Attributes:
+        losses: the S losses at x_t: over the batch, or over the anchor on an anchor step.
+        weights: lambda_t, length S.
+        sq_norm: ||d_t||^2 over all parameters, a 0-d tensor.
+        anchored: whether this was an anchor step.
+        skipped: whether the step met NaN or infinity and was skipped (``on_nonfinite="skip"``); losses, weights and
+            sq_norm are then NaN.
+    """
+
+    losses: Tensor
+    weights: Tensor
+    sq_norm: Tensor
+    anchored: bool
+    skipped: bool = False
+
+
+class Proposal:
+    """A step that was evaluated and is not final: look at it, then call ``commit`` or ``discard``.
+
+    ``MultiGradient.propose`` returns it. Until ``commit``, ``p.grad``, the counters and everything that later steps
+    depend on are unchanged; buffers and the random state have advanced as in a forward pass, and ``discard`` restores
+    them. Rows above the staging threshold are updated in place; after ``discard`` the estimator restarts.
+
+    Attributes:
+        update: what the step does to the rows.
+        wanted: what the estimator asked for; ``update`` differs from it where ``propose`` was told so.
+        error: the ``NonFiniteError`` of an evaluation that met NaN or infinity, or None. ``commit`` then raises it or
+            skips the step, as ``on_nonfinite`` says.
+
+    >>> import torch
+    >>> from stimulus_moo import MiniBatch, MultiGradient
+    >>> model = torch.nn.Linear(2, 2)
+    >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), MiniBatch())
+    >>> proposal = mg.propose(torch.ones(4, 2))
+    >>> len(proposal.observation.losses), mg.samples
+    (2, 0)
+    >>> proposal.discard()
+    >>> model.weight.grad is None, mg.propose(torch.ones(4, 2)).commit().anchored, mg.samples
+    (True, False, 4)
+    """
+
+    def __init__(self, multigradient: MultiGradient, *, observes: bool, retries: int = 0) -> None:
+        mg = self._mg = multigradient
+        self.update: Update | None = None
+        self.wanted: Update | None = None
+        self.error: NonFiniteError | None = None
+        self._t = mg.t
+        self._observes = observes  # are distances and changes measured?
+        self._retries = retries
+        self._last = mg.weights, mg.sq_norm  # of the step before
+        self._transaction: Transaction | None = None
+        self._moved: float | None = None
+        self._combined: tuple[Tensor, list[Tensor | None], Tensor] | None = None  # lambda_t, d_t, ||d_t||^2
+        self._probe: Probe | None = None
+        self._observation: Observation | None = None
+        self.observed_change = False  # was the batch compared at two points?
+        self.open = True  # neither committed nor discarded
+        self._grad_mode = torch.is_grad_enabled()
+        self._snapshot = Snapshot(mg.objective.model, mg.objective.parameters)
+        self._engine = mg.store.engine.name
+        self._states = [(part, part.state_dict()) for part in mg.stateful_parts]
+
+    @property
+    def observation(self) -> Observation | None:
+        """What the evaluation showed; None where it failed."""
+        if self._observation is None and self.error is None:
+            self._observation = self._observe()
+        return self._observation
+
+    @property
+    def samples(self) -> int:
+        """Samples evaluated for the proposal."""
+        return 0 if self._transaction is None else self._transaction.account.samples
+
+    @property
+    def gradients(self) -> int:
+        """Per-sample multi-gradients evaluated for the proposal."""
+        return 0 if self._transaction is None else self._transaction.account.gradients
+
+    @property
+    def failed_at_previous_point(self) -> bool:
+        """Whether the evaluation failed at x_{t-1} already, so that going back cannot help."""
+        transaction = self._transaction
+        return transaction is not None and transaction.update.look_back and transaction.account.before is None
+
+    def evaluate(
+        self, batch: Any, *, fresh: bool = False, look_back: bool = False, update: Update | None = None
+    ) -> None:
+        """Evaluate the estimator's update, or the one given; called by ``MultiGradient``."""
+        mg = self._mg
+        try:
+            with torch.no_grad():
+                if self._observes and mg.store.previous is not None:
+                    self._moved = distance(mg.objective.parameters, mg.store.previous)
+                self.update = self._choose(fresh, look_back) if update is None else update
+                # The estimator may have drawn from the global random state: both points start from the state it left.
+                replay = self._snapshot
+                if not replay.undrawn():
+                    replay = Snapshot(mg.objective.model, mg.objective.parameters)
+                self._probe = self._new_probe(self.update)
+                self._transaction = Transaction(mg.store, self.update, self._t, replay, self._probe)
+                self._transaction.evaluate(batch)
+                self.observed_change = self._probe is not None and self._probe.change is not None
+        except NonFiniteError as error:
+            self._fail(error)
+        except BaseException as error:
+            self._undo(error)
+            raise
+
+    def weigh(self) -> None:
+        """Compute weights and direction; an overflow ends up in ``error``. ``commit`` calls this if needed."""
+        mg, transaction = self._mg, self._transaction
+        if not self.open or self._combined is not None:
+            return
+        assert transaction is not None
+        try:
+            with torch.no_grad(), full_precision(mg.objective.devices):
+                rows = transaction.pending
+                assert rows is not None
+                weights = checked(mg.weighting(rows.gramian(self._t)), rows.objectives)
+                if mg.store.reducer is not None and not mg.weighting.deterministic:
+                    weights = mg.store.reducer.broadcast(weights)
+                direction, sq_norm = rows.combine(weights)
+                if mg.objective.narrow or not math.isfinite(sq_norm):
+                    check_direction(direction, sq_norm, rows, weights, self._t)
+            self._combined = weights, direction, sq_norm
+        except NonFiniteError as error:
+            self._fail(error)
+        except BaseException as error:
+            self._undo(error)
+            raise
+
+    def commit(self) -> Step:
+        """Weigh the objectives, write d_t into every ``p.grad`` and make the step final.
+
+        Raises:
+            NonFiniteError: a loss, a gradient or the direction is NaN or infinite, and is not to be skipped.
+            InvalidOption: the proposal was committed or discarded before.
+        """
+        self.weigh()
+        mg = self._mg
+        if self.error is not None:
+            return self._skip(self.error)
+        if not self.open:
+            raise InvalidOption("this proposal was committed or discarded before; call propose(batch) again")
+        assert self._transaction is not None
+        assert self._combined is not None
+        transaction, (weights, direction, sq_norm) = self._transaction, self._combined
+        account, anchored, length = transaction.account, transaction.update.anchor is not None, float(sq_norm)
+        losses = account.losses
+        assert losses is not None
+        try:
+            if mg.estimator.observes:
+                assert self.observation is not None
+                mg.estimator.learn(self.observation)
+            mg.estimator.record(length, anchored=anchored)
+            step = Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
+            observation = self.observation if mg.watched else None
+            counts = mg.samples + account.samples, mg.gradients + account.gradients
+
+            def finish() -> None:
+                transaction.commit(remember_rows=mg.estimator.remembers, remember_point=mg.estimator.two_point)
+                mg.objective.write_gradients(direction)
+                mg.objective.count = len(losses)
+                mg.t, (mg.samples, mg.gradients) = self._t + 1, counts
+                mg.weights, mg.sq_norm = weights.detach().double().cpu().clone(), length
+                mg.observation = observation
+                mg.policy.in_a_row = 0
+                self.open = False
+
+            try:
+                finish()
+            except BaseException:  # finish is idempotent: complete it before the interrupt takes effect
+                with DeferredInterrupts():
+                    finish()
+                raise
+        except BaseException as error:
+            if self.open:
+                self._undo(error)
+            raise
+        return step
+
+    def discard(self) -> None:
+        """Leave everything as it was before ``propose``. Idempotent; does nothing after ``commit``."""
+        if self.open:
+            self._undo(None)
+
+    def _skip(self, error: NonFiniteError) -> Step:
+        """Return the record of a skipped step, or raise the error, as ``on_nonfinite`` says."""
+        mg = self._mg
+        if not mg.policy.skips(error):
+            raise error
+        mg.objective.write_gradients([None] * len(mg.objective.parameters))
+        nothing = torch.full((mg.objective.returned,), torch.nan)
+        anchored = self.update is not None and self.update.anchor is not None
+        return Step(nothing, nothing.clone(), torch.tensor(torch.nan), anchored, skipped=True)
+
+    def _choose(self, fresh: bool, look_back: bool) -> Update:
+        """Return the estimator's update, changed as asked; it restarts where the rows it needs were lost."""
+        mg = self._mg
+        update = self._ask(self._t)
+        if fresh and update.recursive:
+            return Update(keep=0.0, now=1.0, look_back=look_back, halves=update.halves)
+        if self._t and update.keep and mg.estimator.remembers and mg.store.rows is None:
+            for part, state in self._states:
+                part.load_state_dict(state)
+            update = self._ask(0)
+        if look_back and update.anchor is None and mg.store.previous is not None:
+            update = replace(update, look_back=True)
+        return update
+
+    def _ask(self, t: int) -> Update:
+        if self._moved is not None:
+            self._mg.estimator.prepare(self._moved)
+        self.wanted = self._mg.estimator.update(t)
+        return self.wanted
+
+    def _new_probe(self, update: Update) -> Probe | None:
+        if update.anchor is not None:
+            wanted = update.anchor.estimates_variance
+        else:
+            wanted = update.halves or (update.look_back and self._observes)
+        return Probe(self._mg.weights, self._mg.objective.parameters, halves=update.halves) if wanted else None
+
+    def _observe(self) -> Observation:
+        assert self._transaction is not None
+        account, anchored = self._transaction.account, self._transaction.update.anchor is not None
+        assert account.losses is not None
+        probe = None if anchored else self._probe  # at an anchor it compares pieces of the anchor
+        return Observation(
+            step=self._t,
+            samples=account.samples,
+            gradients=account.gradients,
+            anchored=anchored,
+            losses=account.losses,
+            retries=self._retries,
+            before=account.before,
+            weights=self._last[0],
+            sq_norm=self._last[1],
+            moved=self._moved,
+            change=None if probe is None else probe.change,
+            change_variance=None if probe is None else probe.change_variance,
+            variance=None if probe is None else probe.variance,
+        )
+
+    def _fail(self, error: NonFiniteError) -> None:
+        self.error = error
+        self._undo(error)
+
+    def _undo(self, error: BaseException | None) -> None:
+        mg = self._mg
+        torch.set_grad_enabled(self._grad_mode)  # a signal may interrupt the exit of a context
+        if error is not None and mg.store.reducer is not None:
+            mg.store.reducer.abandon(mg.store, error)
+        if self._transaction is not None:
+            self._transaction.roll_back()
+        with DeferredInterrupts():
+            self._snapshot.restore()
+            mg.store.engine.name = self._engine
+            for part, state in self._states:
+                part.load_state_dict(state)
+            self.open = False

@@ -1,0 +1,82 @@
+"""The ``state_dict`` of a MultiGradient: saved, checked and loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from stimulus_moo._engine.differentiation import ENGINES
+from stimulus_moo.errors import StateMismatch
+
+if TYPE_CHECKING:
+    from stimulus_moo.multigradient import MultiGradient
+
+VERSION = 3
+_COUNTS = ("step", "samples", "gradients", "skipped", "skipped_in_a_row")
+_ENTRIES = {
+    *_COUNTS,
+    *("kind", "version", "objectives", "engine", "rows", "previous", "layout", "estimator", "weighting"),
+    *("weights", "sq_norm"),
+}
+
+
+def save(mg: MultiGradient) -> dict[str, Any]:
+    """Return everything that decides the future, as copies."""
+    return {
+        "kind": "MultiGradient",
+        "version": VERSION,
+        "step": mg.t,
+        "samples": mg.samples,
+        "gradients": mg.gradients,
+        "skipped": mg.policy.total,
+        "skipped_in_a_row": mg.policy.in_a_row,
+        "objectives": mg.objective.count,
+        "engine": mg.engine,
+        "rows": mg.rows(),
+        "previous": mg.store.saved_point(),
+        "layout": mg.store.saved_layout(),
+        "estimator": mg.estimator.state_dict(),
+        "weighting": mg.weighting.state_dict(),
+        "weights": None if mg.weights is None else mg.weights.clone(),
+        "sq_norm": mg.sq_norm,
+    }
+
+
+def check(mg: MultiGradient, state: Any, path: str) -> None:
+    """Raise StateMismatch if ``state`` does not fit, naming the entry and the parameter."""
+    if not isinstance(state, dict) or set(state) != _ENTRIES or state["kind"] != "MultiGradient":
+        found = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
+        raise StateMismatch(f"the state of {path} must be a dict with {sorted(_ENTRIES)}, found {found}")
+    if state["version"] != VERSION:
+        raise StateMismatch(f"{path}.version is {state['version']!r}; this version of the library reads {VERSION}")
+    if state["engine"] not in ENGINES:
+        raise StateMismatch(f"{path}.engine is {state['engine']!r}, not one of {ENGINES}")
+    for name in _COUNTS:
+        if not isinstance(state[name], int) or state[name] < 0:
+            raise StateMismatch(f"{path}.{name} must be a count, found {state[name]!r}")
+    count, objectives = mg.objective.count, state["objectives"]
+    if objectives is not None and (not isinstance(objectives, int) or objectives < 1):
+        raise StateMismatch(f"{path}.objectives must be a positive integer or None, found {objectives!r}")
+    if count is not None and objectives not in (None, count):
+        raise StateMismatch(f"{path}.objectives is {objectives}, this model has {count}")
+    weights, sq_norm = state["weights"], state["sq_norm"]
+    if weights is not None and (not isinstance(weights, Tensor) or weights.shape != (objectives,)):
+        raise StateMismatch(f"{path}.weights must hold {objectives} numbers, found {weights!r}")
+    if not isinstance(sq_norm, float | None):
+        raise StateMismatch(f"{path}.sq_norm must be a number or None, found {sq_norm!r}")
+    mg.store.check(objectives, state["rows"], state["previous"], state["layout"], path)
+    mg.estimator.check_state(state["estimator"], f"{path}.estimator")
+    mg.weighting.check_state(state["weighting"], f"{path}.weighting")
+
+
+def load(mg: MultiGradient, state: dict[str, Any]) -> None:
+    """Load a checked state."""
+    mg.store.load(state["rows"], state["previous"], state["layout"])
+    mg.t, mg.samples, mg.gradients = state["step"], state["samples"], state["gradients"]
+    mg.policy.total, mg.policy.in_a_row = state["skipped"], state["skipped_in_a_row"]
+    mg.objective.count, mg.store.engine.name = state["objectives"], state["engine"]
+    mg.weights = None if state["weights"] is None else state["weights"].detach().double().cpu().clone()
+    mg.sq_norm = state["sq_norm"]
+    mg.estimator.load_state_dict(state["estimator"])
+    mg.weighting.load_state_dict(state["weighting"])

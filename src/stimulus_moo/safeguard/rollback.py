@@ -1,0 +1,97 @@
+"""Rule 4 of the safeguard: a step that made a loss much worse is taken back."""
+
+from __future__ import annotations
+
+import math
+from types import MappingProxyType
+
+from stimulus_moo._engine.observation import Observation
+from stimulus_moo.state import Stateful
+
+#: how much a loss of the same batch may rise, relative to its value and to its running mean
+RISE, MARGIN = 0.5, 0.1
+
+#: a loss this many times its running mean is evaluated at x_{t-1} too
+DOUBTFUL = 3.0
+
+#: what is left of a step that is taken back, and of the learning rate; and how often one step is taken back at most
+SHORTEN, PATIENCE = 0.25, 16
+
+#: c is multiplied by this for every time a step is taken back
+TAKEN_BACK = 0.8
+
+#: growth of the learning rate per step after a step was taken back; BRISK times as fast while ``turn`` is below SHORT,
+#: and by the factor HURRY besides while it is below TINY
+RECOVER, BRISK, SHORT = 1.03, 3, 0.7
+HURRY, TINY = 1.5, 0.1
+
+
+class Rollback(Stateful):
+    """Decides which steps are taken back, and how the learning rate recovers.
+
+    .. code-block:: text
+
+        take the step back where, for some objective s,
+            f_A^s(x_t) > f_A^s(x_{t-1}) + 0.5 |f_A^s(x_{t-1})| + 0.1 (running mean of |f^s|)
+        or where a loss or a gradient at x_t is not finite
+
+    The parameters go to x_{t-1} + (x_t - x_{t-1}) / 4, the optimizer's state is cleared, and the batch is evaluated
+    again; the k-th time in a row only 1/4^k of what was left remains, and the last time, or where the parameters are
+    not finite, nothing. The learning rate is shortened as the step was and recovers by 3% per step, faster while
+    ``turn`` is small, up to c times what the optimizer says; c becomes 4/5 of the share that was too long.
+
+    Attributes:
+        level: running means of |f^s|; None before the first step.
+        scale: what the learning rate is multiplied by besides c.
+        taken_back: how many steps were taken back.
+    """
+
+    state_names = ("level", "scale", "taken_back")
+    optional_names = MappingProxyType({"level": list})
+
+    def __init__(self) -> None:
+        self.level: list[float] | None = None
+        self.scale = 1.0
+        self.taken_back = 0
+
+    def doubtful(self, seen: Observation) -> bool:
+        """Return whether a one-point loss is so high that the batch should be evaluated at x_{t-1} too."""
+        if self.level is None or seen.before is not None or seen.anchored:
+            return False
+        return any(now > DOUBTFUL * mean for now, mean in zip(seen.losses.tolist(), self.level, strict=True))
+
+    def reason(self, seen: Observation) -> str | None:
+        """Return why the step to x_t should be taken back; None where it may stay."""
+        if seen.moved is not None and not math.isfinite(seen.moved):
+            return "the parameters are not finite"
+        if seen.before is None:
+            return None
+        level = self.level or [0.0] * len(seen.losses)
+        for s, (was, now) in enumerate(zip(seen.before.tolist(), seen.losses.tolist(), strict=True)):
+            if now > was + RISE * abs(was) + MARGIN * level[s]:
+                return f"the loss of objective {s} rose from {was:.4g} to {now:.4g} on the same batch"
+        return None
+
+    def left(self, retries: int) -> float:
+        """Return what remains of the step when it is taken back for the k-th time in a row."""
+        return SHORTEN**retries if retries < PATIENCE else 0.0
+
+    def shorten(self, retries: int) -> float:
+        """Shorten the learning rate after so many retries; return the factor for c."""
+        lowered = self.scale * TAKEN_BACK**retries
+        self.taken_back += retries
+        self.scale = SHORTEN ** (retries * (retries + 1) / 2)
+        return lowered
+
+    def recover(self, turn: float | None) -> None:
+        """Let the learning rate recover after a step of the optimizer."""
+        brisk = turn is not None and turn < SHORT
+        self.scale = min(1.0, self.scale * RECOVER ** (BRISK if brisk else 1))
+
+    def learn(self, seen: Observation, turn: float | None) -> None:
+        """Update the running means, and let the rate recover fast while ``turn`` is tiny."""
+        if turn is not None and turn < TINY:
+            self.scale = min(self.scale * HURRY, 1.0)
+        losses = [abs(loss) for loss in seen.losses.tolist()]
+        level = losses if self.level is None else self.level
+        self.level = [0.9 * old + 0.1 * new for old, new in zip(level, losses, strict=True)]
