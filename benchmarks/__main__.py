@@ -1,9 +1,9 @@
-"""``make bench``: run every benchmark or the named ones, print the tables, write RESULTS.md and results.json.
+"""``make bench``: run all benchmarks or the named ones, print the tables, write RESULTS.md and results.json.
 
 python -m benchmarks [NAME ...] [--quick] [--out FOLDER]
 
-Sections of benchmarks that are not run stay as they are. Several benchmarks are run in a process each, so that none
-inherits another's memory or compiled code. ``--quick`` only shows that everything runs: it writes to runs/benchmarks.
+Sections of benchmarks that are not run are not changed. Each of several benchmarks runs in its own process, so that
+they do not share memory or compiled code. ``--quick`` is a smoke test that writes to runs/benchmarks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     there = [name for name in NAMES if find_spec(f"benchmarks.{name}")]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks and render RESULTS.md.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(there)}; default all")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, the figures mean nothing")
+    parser.add_argument("--quick", action="store_true", help="smoke test with tiny sizes; the figures mean nothing")
     parser.add_argument("--out", type=Path, help="the folder to write to; default benchmarks, quick runs/benchmarks")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(there))
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(name: str, folder: Path, *, quick: bool) -> None:
-    """Run one benchmark, print its table and put its section into the folder's results."""
+    """Run one benchmark, print its table and add its section to the folder's results."""
     module = import_module(f"benchmarks.{name}")
     takes_quick = "quick" in inspect.signature(module.rows).parameters
     start = time.perf_counter()

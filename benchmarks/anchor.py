@@ -1,4 +1,4 @@
-"""Does an anchor pass keep up with plain gradient accumulation over the same batches?"""
+"""Time of an anchor pass, compared with plain gradient accumulation over the same batches."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from stimulus_moo import MultiGradient, Recursive
 
 TITLE = "A full anchor pass"
 TEXT = """\
-`MultiGradient.backward()` on an anchor step (`Recursive` with period 1: every batch of the data, weights, `p.grad`)
-against plain per-row accumulation: for each batch a forward pass, for each objective `torch.autograd.grad` and one
-`torch._foreach_add_` into its sum, scaled by the batch's size, at the end divided by n; no weights, no `p.grad`. Both
-go through the same batches in alternating blocks: tensors cut beforehand, or a `DataLoader` that collates sample by
-sample, without workers and with two that persist. Ratios are median (quartiles). Bar: at most 1.05.
+`MultiGradient.backward()` on an anchor step (`Recursive` with period 1: all batches of the data, weights, `p.grad`)
+compared with plain accumulation per row. The plain accumulation makes a forward pass for each batch, calls
+`torch.autograd.grad` for each objective, and adds the result to its sum with one `torch._foreach_add_`, scaled by the
+batch size; at the end the sums are divided by n. It computes no weights and no `p.grad`. Both sides use the same
+batches in alternating blocks: tensors split beforehand, or a `DataLoader` that collates sample by sample, without
+workers and with two persistent workers. Ratios are median (quartiles). Target (column bar): at most 1.05.
 """
 COLUMNS = ["case", "batches", "ours, ms", "accumulation, ms", "ours / accumulation", "bar", "met"]
 

@@ -1,4 +1,4 @@
-"""The problems that the benchmarks share: a model, its losses, one batch."""
+"""Problems shared by the benchmarks: a model, its losses, one batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stimulus_moo.lab.models import LeNet, ResNet18, TanhMLP
 
 @dataclass(frozen=True)
 class Case:
-    """One problem; ``model`` is never trained: every side takes a copy, so that no side inherits what another left."""
+    """One problem; ``model`` is never trained: every side uses its own copy."""
 
     name: str
     model: nn.Module
@@ -74,7 +74,7 @@ def convolutional(objectives: int, *, batch: int = 32) -> Case:
 
 
 def of_step_cost(quick: bool = False) -> list[Case]:
-    """Return the three cases of the issue, or small ones of the same kind."""
+    """Return the three cases of the step cost, or small ones of the same kind."""
     if quick:
         return [mlp(16, 8, 4), lenet(8), resnet(3, width=8, batch=2)]
     return [mlp(64, 32, 16, 8, 8), lenet(), resnet()]

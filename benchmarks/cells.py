@@ -1,4 +1,4 @@
-"""Runs that are kept: every cell is a JSON file of its own, so that a long comparison can be stopped and go on."""
+"""Cached runs: every cell is its own JSON file, so that a long comparison can be stopped and resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from stimulus_moo.lab.storage import write_json
 
-#: a cell's settings, and what its run found
+#: the settings of a cell, and the results of its run
 Settings = Mapping[str, Any]
 Found = dict[str, Any]
 
@@ -23,14 +23,14 @@ Found = dict[str, Any]
 def fill(
     folder: Path, run: Callable[..., Found], cells: Sequence[Settings], version: str, workers: int | None = None
 ) -> list[Found]:
-    """Return what ``run(**settings)`` finds for every cell, from the folder where it was found before.
+    """Return the results of ``run(**settings)`` for every cell, from the folder if they exist there.
 
     Args:
-        folder: of the JSON files.
-        run: a function of a module, so that other processes can call it.
-        cells: settings, which JSON can hold.
-        version: changes when what a cell means does.
-        workers: processes; default one per core. Nothing here may be timed.
+        folder: contains the JSON files.
+        run: a module-level function, so that other processes can call it.
+        cells: settings, serializable as JSON.
+        version: change it when the meaning of a cell changes.
+        workers: processes; default one per core. Do not use it for timing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [_path(folder, cell, version) for cell in cells]

@@ -1,6 +1,6 @@
-"""What do several processes move, hold and gain: bytes per step, rows per rank, and the time of a step on two ranks?
+"""Communication, memory and speed of several processes: bytes per step, rows per rank, step time on two ranks.
 
-The cost model that the measured bytes are held against is that of docs/scale.md, here as ``model_bytes``.
+The measured bytes are compared with the cost model of docs/scale.md, implemented by ``model_bytes``.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from stimulus_moo.distributed import group, sharded
 
 TITLE = "Several processes: bytes, state and speed"
 TEXT = """\
-Processes on one machine that talk by gloo over the loopback device, one torch thread each; an inner STIMULUS step (the
-same batch at two points) with the batch divided among them. "Bytes per step" are what one rank sends: every collective
-that is called is counted, and a ring sends 2 (R-1)/R times the size of an all-reduce and (R-1)/R times the size of a
-reduce-scatter or an all-gather. The model is that of docs/scale.md, from S, P and R alone. "On the wire" is what the
-loopback device has carried meanwhile, divided by ranks and steps: it has the packets' heads and whatever else went on
-the machine. "Rows held" is the part of U that a rank keeps between two steps, in units of the S x P matrix; sharded, it
-keeps a second copy so that a failed step can be taken back. Streamed is how large models are sharded: one row per
-message. The speed-up compares, in alternating blocks of one run, steps of two ranks with one thread each to steps of
-one rank with one thread on the whole batch. Bars: bytes within 2% of the model, rows within 2% of the model, and a
-speed-up of at least 1.5 on the convolutional networks.
+Processes on one machine that communicate with gloo over the loopback device, with one torch thread each. They compute
+an inner STIMULUS step (the same batch at two points) with the batch divided among them. "Bytes per step" are the bytes
+that one rank sends: every collective that is called is counted, and a ring sends 2 (R-1)/R times the size of an
+all-reduce and (R-1)/R times the size of a reduce-scatter or an all-gather. The model is that of docs/scale.md; it
+depends on S, P and R only. "On the wire" is what the loopback device has carried, divided by ranks and steps; it
+includes packet headers and all other traffic of the machine. "Rows held" is the part of U that a rank stores between
+two steps, in units of the S x P matrix. With sharded rows a rank stores a second copy, so that a failed step can be
+undone. "Streamed" is how the rows of large models are sharded: one row per message. The speed-up compares, in
+alternating blocks of one run, steps of two ranks with one thread each with steps of one rank with one thread on the
+whole batch. Targets (column bar): bytes within 2% of the model, rows within 2% of the model, and a speed-up of at least
+1.5 on the convolutional networks.
 """
 COLUMNS = ["case", "what", "ranks", "measured", "model", "on the wire", "bar", "met"]
 
 _WAYS = ("whole", "sharded", "streamed")
-_HEAD = 20  # numbers before the losses in the head of a message
+_HEAD = 20  # numbers before the losses in the header of a message
 
 
 @dataclass(frozen=True)
 class Size:
-    """What the model knows of a case: S, P, the entries of U, and the bytes of each."""
+    """The inputs of the cost model: S, P, the entries of U, and the bytes of each entry."""
 
     objectives: int
     parameters: int
@@ -63,12 +64,12 @@ def model_bytes(size: Size, ranks: int, way: str) -> float:
     weigh = 2 * 8 * size.objectives**2 + size.parameters * size.item  # the Gramian, and the direction
     if way == "sharded":
         return ring * (2 * head + size.entries * size.item + weigh)
-    rounds = 2 * 2 * 4 * 8 + 2 * 4 * 8  # two points, each opened by four numbers, and the end
+    rounds = 2 * 2 * 4 * 8 + 2 * 4 * 8  # two points, each started with four numbers, and the end
     return ring * (rounds + 2 * 2 * head + 2 * size.entries * size.item + weigh)
 
 
 def model_rows(ranks: int, way: str) -> float:
-    """Return the rows a rank holds between two steps, in units of the S x P matrix."""
+    """Return the rows that a rank stores between two steps, in units of the S x P matrix."""
     return 1.0 if ranks == 1 or way == "whole" else 1.0 / ranks
 
 
@@ -116,7 +117,7 @@ def _speed(case: Case, blocks: int, *, barred: bool) -> list[object]:
 
 
 def _count(case: Case, way: str, steps: int) -> dict[str, Any]:
-    """Return the bytes a rank sends per step, the entries of U, the bytes of its rows, and what the device carried."""
+    """Return the bytes that a rank sends per step, the entries of U, the bytes of its rows, and the device's bytes."""
     sent = 0.0
     ranks = dist.get_world_size()
     ring = (ranks - 1) / ranks
@@ -132,7 +133,7 @@ def _count(case: Case, way: str, steps: int) -> dict[str, Any]:
     with ExitStack() as changed:
         changed.enter_context(mock.patch.object(sharded, "WHOLE", 0 if way == "streamed" else 1 << 30))
         step, mg = _step(case, None, shard=way != "whole")
-        step()  # the anchor, and what is exchanged once
+        step()  # the anchor, and messages that are sent once
         step()
         for module, name, factor, place in (
             (dist, "all_reduce", 2.0, 0),
@@ -156,7 +157,7 @@ def _count(case: Case, way: str, steps: int) -> dict[str, Any]:
 
 
 def _time(case: Case, blocks: int) -> dict[str, list[float]]:
-    """Return seconds per step, block by block, of two ranks and of the first one on its own."""
+    """Return seconds per step, block by block, of two ranks and of the first rank alone."""
     alone = dist.new_group([0])
     first = dist.get_rank() == 0
     two, _ = _step(case, None)
@@ -201,7 +202,7 @@ def _meet() -> None:
 
 
 def _carried() -> int | None:
-    """Return how many bytes the loopback device has sent, where the system tells."""
+    """Return how many bytes the loopback device has sent, or None if the system does not report it."""
     try:
         lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -210,7 +211,7 @@ def _carried() -> int | None:
 
 
 def _together(function: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]:
-    """Return what a function returns in each of so many joined processes."""
+    """Return the results of a function in each of ``ranks`` joined processes."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""How long until both losses of MultiMNIST are down: STIMULUS-M, and the loops that others would write?"""
+"""Time until both losses of MultiMNIST are below a target: STIMULUS-M compared with the loops users would write."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from stimulus_moo.lab.problem import Problem
 
 _N, _TARGET, _SEEDS, _TUNING_SEED = 1024, 1.5, (1, 2, 3), 100
 _TUNING_BUDGET, _BUDGET = 60_000, 80_000  # gradient evaluations
-_EVALUATE = 1024  # gradient evaluations between two looks at the training losses
+_EVALUATE = 1024  # gradient evaluations between two evaluations of the training losses
 
 TITLE = f"End to end: MultiMNIST, n = {_N}, LeNet, until both training losses are below {_TARGET}"
 TEXT = f"""\
 Seconds of training and per-sample gradient evaluations until both training losses, over all {_N} images, are below
-{_TARGET} (an untrained model has 2.3), looked at after every {_EVALUATE} evaluations with the clock stopped: median
-over {len(_SEEDS)} seeds, lowest and highest in brackets. A step at two points counts twice; scalarisation needs one
-backward pass for an evaluation, the others two. TorchJD's loop is `backward`, `jac_to_grad` with `MGDA`, SGD with
-momentum; Adam is a plain loop on the mean of the losses. For every side the best setting of its grid is taken: the
-one that needs the fewest evaluations with a further seed, at most {_TUNING_BUDGET:,}, or has come closest by then. A
-run ends after {_BUDGET:,} evaluations; where the target is not reached the table shows the larger of the two losses
-there. There is no bar: the smaller the better. How the problem was set favours STIMULUS-M: in trials with seed 0,
-which is not used here, it missed a target of 1.0 that SMGD and Adam reached early, so the target was raised to one it
-can reach; eight settings of it were tried before its grid was fixed, at most three of any other method.
+{_TARGET} (an untrained model has 2.3). The losses are evaluated after every {_EVALUATE} evaluations with the clock
+stopped. The table shows the median over {len(_SEEDS)} seeds, with the lowest and highest in brackets. A step at two
+points counts twice. An evaluation needs one backward pass for scalarisation and two for the others. TorchJD's loop is
+`backward`, `jac_to_grad` with `MGDA`, and SGD with momentum. Adam is a plain loop on the mean of the losses. Every side
+uses the best setting of its grid: the one that needs the fewest evaluations on a further seed, at most
+{_TUNING_BUDGET:,}, or that comes closest to the target within them. A run ends after {_BUDGET:,} evaluations. If the
+target is not reached, the table shows the larger of the two losses at the end. There is no target; smaller is better.
+The setup favours STIMULUS-M: in trials with seed 0, which is not used here, it missed a target loss of 1.0 that SMGD
+and Adam reached early, so the target loss was raised to one that it can reach. Eight settings of STIMULUS-M were tried
+before its grid was fixed, at most three of any other method.
 """
 COLUMNS = [
     "side",
@@ -71,7 +72,7 @@ class Run:
         return not self.reached, self.gradients if self.reached else self.loss
 
 
-#: from a problem, a setting and a seed to a function that makes one step and returns its gradient evaluations
+#: maps a problem, a setting and a seed to a function that makes one step and returns its gradient evaluations
 Side = Callable[[Problem, Setting, int], Callable[[], int]]
 
 
@@ -106,7 +107,7 @@ def _spread(values: Sequence[float], form: str) -> str:
 
 
 def _tuned(side: Side, grid: Sequence[Setting], n: int, budget: int) -> Setting:
-    """Return the best setting; none is tried for longer than the best one so far has needed."""
+    """Return the best setting; no setting gets more evaluations than the best one so far has needed."""
     found: list[tuple[Run, Setting]] = []
     for setting in grid if len(grid) > 1 else ():
         found.append((train(side, setting, _TUNING_SEED, n, budget), setting))
@@ -115,7 +116,7 @@ def _tuned(side: Side, grid: Sequence[Setting], n: int, budget: int) -> Setting:
 
 
 def train(side: Side, setting: Setting, seed: int, n: int, budget: int) -> Run:
-    """Train from a seed until the target is reached, the budget is spent or the losses are not finite."""
+    """Train with a seed until the target is reached, the budget is used up or the losses are not finite."""
     problem = EXPERIMENT.build(EXPERIMENT.settings.override({"n": n}), seed, None)
     advance = side(problem, setting, seed)
     gradients = steps = seen = 0
@@ -142,7 +143,7 @@ def _largest_loss(problem: Problem) -> float:
 
 
 def _batches(data: tuple[Tensor, ...], size: int, seed: int) -> Iterator[tuple[Tensor, ...]]:
-    """Yield batches for ever, reshuffled when fewer samples than a batch are left."""
+    """Yield batches endlessly; reshuffle when fewer samples than a batch are left."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         order = torch.randperm(len(data[0]), generator=generator)

@@ -1,4 +1,4 @@
-"""Which engine is fastest, and how does the cost of a step grow with S, P and the batch?"""
+"""Compare the engines, and measure how the cost of a step grows with S, P and the batch size."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from stimulus_moo._engine.differentiation import BATCHED_ENTRIES, BATCHED_OBJECT
 
 TITLE = "Engines, and growth with S, P and batch size"
 TEXT = f"""\
-An inner STIMULUS step (two points, weights, `p.grad`, SGD) with each engine, one quantity varied at a time: S, the
-number of parameters P, the batch. Ratios to `rowwise` are taken block by block, median (quartiles); below 1 the other
-engine is faster. `auto` takes `batched` from S = {BATCHED_OBJECTIVES} up to S x P = {BATCHED_ENTRIES:,} for models
-without convolutions or recurrent layers (`engines/engine.py`); the rule is right where the last column says so: the
-engine it names is the faster of the two, or within a tenth of it. `compiled` is tried on some rows. Compiling is
-timed with an empty cache of compiled functions but with the compiler's own header cache warm, which a machine fills
-once; it pays after so many steps as its gain over the better of the other two needs to make up for it.
+An inner STIMULUS step (two points, weights, `p.grad`, SGD) with each engine, varying one quantity at a time: S, the
+number of parameters P, the batch size. Ratios to `rowwise` are computed block by block and shown as median (quartiles);
+below 1 the other engine is faster. `auto` selects `batched` from S = {BATCHED_OBJECTIVES} up to S x P =
+{BATCHED_ENTRIES:,} for models without convolutions or recurrent layers (`_engine/differentiation.py`). The last column
+shows whether the rule is right: the selected engine is the faster of the two, or within a tenth of it. `compiled` is
+measured on some rows. Compilation is timed with an empty cache of compiled functions and a warm header cache of the
+compiler, which a machine fills once. "Pays after steps" is the number of steps after which the gain over the better of
+the other two engines has made up for the compilation.
 """
 COLUMNS = [
     "varied",
@@ -60,7 +61,7 @@ def rows(quick: bool = False) -> list[list[object]]:
     if quick:
         return [_row(_perceptron("S", 8, 3, 4), quick=True), _row(_conv(2, 4), quick=True)]
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder):
-        _compile(mlp(5, 4, 2))  # fills the header cache
+        _compile(mlp(5, 4, 2))  # fill the header cache
         return [_row(point) for point in _points()]
 
 
@@ -124,7 +125,7 @@ def _compiled_cells(timings: Timings, seconds: float, best: float) -> list[objec
 
 
 def _compile(case: Case) -> tuple[OurStep, float]:
-    """Return the step and how long its first compiled call took, code that was compiled before forgotten."""
+    """Return the step and the duration of its first compiled call, with an empty cache of compiled functions."""
     torch._dynamo.reset()
     step = OurStep(case, points=2, engine="compiled")
     step()  # the anchor is not compiled

@@ -1,7 +1,7 @@
-"""How much memory does a step take above the model and the activations, against TorchJD, and how does it grow with S?
+"""Peak memory of a step above the model and the activations, compared with TorchJD, and its growth with S.
 
-``python -m benchmarks.memory CASE S SIDE`` measures one side and prints the bytes; ``rows`` starts one such process for
-every cell, so that nothing is shared.
+``python -m benchmarks.memory CASE S SIDE`` measures one side and prints the bytes. ``rows`` starts one such process for
+every cell, so that the cells share no memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from benchmarks.sides import TORCHJD, OurStep, TorchJDStep, as_list, verdict
 
 TITLE = "Peak memory of a step, above the model and the activations"
 TEXT = """\
-In units of P floats, P the number of parameters. A side is run for some steps in a process of its own under torch's
-profiler, and every allocation and release on the CPU is summed up; the peak of that sum, with all that a side keeps
-between steps, is what it needs beside the model. The baseline is the peak of a plain forward pass and the backward
-pass of one row, of which each parameter's gradient is let go as soon as it exists: activations and what the backward
-pass itself needs, no gradients. The figures are peak minus baseline. They may be small where activations outweigh
-everything: a matrix that comes to be after most activations have been let go does not raise the peak. "Held" is what
-is left between steps, and "estimate" what `MultiGradient.memory_estimate()` says before the first step. Bars: a step
-needs at most S + 3, and less than TorchJD's by default; TorchJD's leanest options are shown beside them.
+In units of P floats, where P is the number of parameters. Each side runs a few steps in its own process under torch's
+profiler, and all CPU allocations and releases are summed. The peak of that sum, including everything a side keeps
+between steps, is the memory it needs in addition to the model. The baseline is the peak of a plain forward pass and the
+backward pass of one row, which releases each parameter's gradient immediately: it consists of activations and of what
+the backward pass itself needs, without gradients. The figures are peak minus baseline. They can be small if activations
+dominate: a matrix that is allocated after most activations have been released does not raise the peak. "Held" is what
+remains between steps. "Estimate" is the result of `MultiGradient.memory_estimate()` before the first step. Targets
+(column bar): a step needs at most S + 3, and less than TorchJD with its default options. TorchJD's most
+memory-efficient ("leanest") options are shown for comparison.
 """
 COLUMNS = ["case", "side", "S", "P", "baseline", "peak above it", "held", "estimate", "bar", "met"]
 
@@ -40,7 +41,7 @@ _BUILD: dict[str, Callable[[int], Case]] = {
     "MLP 16-8-S, batch 8": lambda objectives: mlp(16, 8, objectives),
 }
 _MID, _TINY = list(_BUILD)[2:]
-_MIDDLE = "TorchJD MGDA, chunk size 1"  # neither its default nor its leanest: left out of the growth
+_MIDDLE = "TorchJD MGDA, chunk size 1"  # neither its default nor its leanest options: not part of the growth
 
 
 def rows(quick: bool = False) -> list[list[object]]:
@@ -78,14 +79,14 @@ def _table(
 
 
 def measure(name: str, objectives: int, side: str) -> dict[str, int]:
-    """Return bytes: the peak above the model, what is held after the last step, and what the library estimates."""
+    """Return bytes: the peak above the model, the memory held after the last step, and the library's estimate."""
     case = _BUILD[name](objectives)
     if side == _BASELINE:
         peak, held = _traced(lambda: _one_row(case), 1)
         return {"peak": peak, "held": held}
     if side in TORCHJD:
         step: Any = TorchJDStep(case, **TORCHJD[side])
-        peak, held = _traced(step, 2)  # nothing is kept, so the second step is like the first
+        peak, held = _traced(step, 2)  # nothing is kept, so the second step equals the first
         return {"peak": peak, "held": held}
     step = OurStep(case, points=_OURS[side])
     estimate = step.multigradient.memory_estimate(case.batch).total
@@ -105,7 +106,7 @@ def _let_go(parameter: torch.Tensor) -> None:
 
 
 def _traced(function: Callable[[], object], calls: int) -> tuple[int, int]:
-    """Return the peak and the end of the sum of all allocations and releases, in bytes."""
+    """Return the peak and the final value of the sum of all allocations and releases, in bytes."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as traced:
         for _ in range(calls):
             function()

@@ -1,4 +1,4 @@
-"""Problems for comparisons of methods, by name, with the budgets of gradient evaluations at which they are compared."""
+"""Problems for comparing methods, by name, with the budgets of gradient evaluations."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from stimulus_moo.lab.synthetic.ridge import multi_objective_ridge
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, the batch it is trained with (the period is as long), and the budgets at which losses are compared."""
+    """A problem, its batch size (also its period), and the budgets at which losses are compared."""
 
     title: str
     make: Callable[[int], Problem]
     batch: int
     budgets: tuple[int, ...]
-    held_out: bool  # was it left aside while the rules were being found?
+    held_out: bool  # was it excluded while the rules were developed?
     grid: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 def train(case: Case, made: Problem, *, seed: int, budget: int, **options: Any) -> Result:
-    """Return what ``fit`` makes of a problem within a budget of gradient evaluations."""
+    """Return the result of ``fit`` on a problem with a budget of gradient evaluations."""
     sizes = {"batch_size": case.batch, "period": case.batch, "gradients": budget, "steps": budget}
     return fit(made.model, made.losses, made.data, seed=seed, progress=False, **sizes, **options)
 
@@ -65,7 +65,7 @@ def digits(seed: int) -> Problem:
 
 
 def logistic(seed: int, *, decay: float = 0.0, n: int = 8192, dimension: int = 50, objectives: int = 3) -> Problem:
-    """Nonconvex regularised logistic regression; features shrink as index^-decay."""
+    """Nonconvex regularised logistic regression; the scale of the features is index^-decay."""
     rng = np.random.default_rng(100 + seed)
     scale = np.arange(1, dimension + 1.0) ** -decay
     inputs = rng.standard_normal((n, dimension)) * scale / np.sqrt((scale**2).mean())
@@ -87,7 +87,7 @@ def ill_conditioned(seed: int) -> Problem:
 
 
 def fairness(seed: int) -> Problem:
-    """The loss of two groups of patients, data and losses of examples/fairness.py; weight decay is part of it."""
+    """The losses of two groups of patients, from examples/fairness.py, plus an L2 penalty."""
     example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "fairness.py"), run_name="example")
     torch.manual_seed(seed)
 

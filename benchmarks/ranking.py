@@ -1,6 +1,6 @@
-"""How long does training a ranker take, and how much memory, against LightGBM's lambdarank on the same documents?
+"""Time and memory for training a ranker, compared with LightGBM's lambdarank on the same documents.
 
-python -m benchmarks.ranking                  # 100,000 queries x 20 documents x 136 features, 5 labels: minutes
+python -m benchmarks.ranking                  # 100,000 queries x 20 documents x 136 features, 5 labels; takes minutes
 python -m benchmarks.ranking --queries 2000   # a trial
 """
 
@@ -26,13 +26,13 @@ QUERIES, DOCUMENTS, FEATURES, LABELS = 100_000, 20, 136, 5
 EPOCHS, TREES = 10, 100
 TITLE = f"Training a ranker: {LABELS} labels, {DOCUMENTS} documents a query, {FEATURES} features, against LightGBM"
 TEXT = """\
-Generated queries whose labels conflict (`lab/synthetic/conflicting_queries.py`), held in memory as float32. Ours is
-`MultiLabelRanker`, one linear scorer for all labels, as a user calls it: scaling, the step size from the data, ten
-epochs and the anchors on top. LightGBM has the parameters of its own lambdarank example and 100 trees; a model per
-label is what a team without multi-label training keeps, each measured on its own label, and the label sum is its single
-compromise. Each side is run once, after both were run on 64 queries, and has as many threads as torch. Memory is the
-peak resident set of the process while a side trains, less what it had before, the data included. NDCG@10 is that of
-2,000 further queries.
+Generated queries with conflicting labels (`lab/synthetic/conflicting_queries.py`), held in memory as float32. Our side
+is `MultiLabelRanker` with one linear scorer for all labels, as a user calls it: the time includes scaling, choosing the
+step size from the data, ten epochs and, in addition, the anchors. LightGBM uses the parameters of its own lambdarank
+example and 100 trees. One model per label, each evaluated on its own label, is what a team without multi-label training
+uses; the label sum is the single compromise model. Each side runs once, after both have run on 64 queries, with as many
+threads as torch. Memory is the peak resident set of the process during training minus the resident set before, which
+includes the data. NDCG@10 is measured on 2,000 further queries.
 """
 COLUMNS = [
     "queries",
@@ -69,7 +69,7 @@ def rows(quick: bool = False, queries: int = QUERIES) -> list[list[object]]:
         f"{peer}, {trees} trees, label sum": lambda: _theirs(train, test, [None], trees),
         f"{peer}, {trees} trees, one model per label ({LABELS})": lambda: _theirs(train, test, range(LABELS), trees),
     }
-    _ours("stimulus-m+", *(_first(part, 64) for part in (train, test)))  # imports and first calls are no part of it
+    _ours("stimulus-m+", *(_first(part, 64) for part in (train, test)))  # exclude imports and first calls
     _theirs(*(_first(part, 64) for part in (train, test)), [None], trees)
     found = {name: _measured(side) for name, side in sides.items()}
     reference = next(seconds for name, (seconds, _, _) in found.items() if name.endswith("label sum"))
@@ -94,7 +94,7 @@ def _ours(method: str, train: RankingData, test: RankingData) -> Callable[[], tu
 
 
 def _theirs(train: RankingData, test: RankingData, labels: Any, trees: int) -> Callable[[], tuple[str, list[float]]]:
-    """Train on each of the labels; a model of its own label is measured there, that of the sum on all."""
+    """Train on each label; a model for one label is evaluated on that label, the model for the sum on all."""
     boosters = {label: lambdarank(train, label, trees=trees, seed=0) for label in labels}
 
     def scores() -> tuple[str, list[float]]:
@@ -105,7 +105,7 @@ def _theirs(train: RankingData, test: RankingData, labels: Any, trees: int) -> C
 
 
 def _measured(side: Callable[[], Callable[[], Any]]) -> tuple[float, str, Any]:
-    """Return the seconds and the peak memory of training, and what is found after it."""
+    """Return the seconds and the peak memory of training, and the scores."""
     gc.collect()
     before = _reset_peak()
     start = time.perf_counter()
@@ -116,7 +116,7 @@ def _measured(side: Callable[[], Callable[[], Any]]) -> tuple[float, str, Any]:
 
 
 def _reset_peak() -> int | None:
-    """Set the peak of the resident set to what it is now, and return it; None where the system is not Linux."""
+    """Reset the peak of the resident set to its current size, and return it; None if the system is not Linux."""
     try:
         _CLEAR.write_text("5")
     except OSError:

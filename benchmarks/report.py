@@ -1,4 +1,4 @@
-"""results.json, the source, and RESULTS.md, rendered from it: one section per benchmark, each with its own date."""
+"""Store results in results.json and render RESULTS.md: one section per benchmark, each with its own date."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ _PACKAGES = ("stimulus-moo", "torch", "numpy", "scipy", "torchjd", "quadprog", "
 _INTRODUCTION = """\
 # Benchmark results
 
-Made by `make bench`, or section by section by `python -m benchmarks NAME`; the figures are those of `results.json`.
-Both sides of a ratio are taken in one process run, in alternating blocks; figures are medians.
+Written by `make bench`, or section by section by `python -m benchmarks NAME`, from `results.json`. Both sides of a
+ratio are measured in one process, in alternating blocks. Figures are medians. The column *bar* is the target that was
+set before the measurement.
 """
 
 Section = dict[str, Any]
 
 
 def section(module: ModuleType, rows: Sequence[Sequence[object]], seconds: float, *, quick: bool) -> Section:
-    """Return what is kept of one run of a benchmark."""
+    """Return the record of one run of a benchmark."""
     return {
         "title": module.TITLE,
         "text": getattr(module, "TEXT", ""),
@@ -46,7 +47,7 @@ def section(module: ModuleType, rows: Sequence[Sequence[object]], seconds: float
 
 
 def load(folder: Path) -> dict[str, Section]:
-    """Return the sections in a folder's results.json; none where there is no such file."""
+    """Return the sections in a folder's results.json; empty if the file does not exist."""
     path = folder / "results.json"
     if not path.exists():
         return {}
@@ -55,7 +56,7 @@ def load(folder: Path) -> dict[str, Section]:
 
 
 def save(folder: Path, name: str, new: Section, order: Iterable[str]) -> None:
-    """Put a section into results.json beside those that are there, in the given order, and render RESULTS.md again."""
+    """Add a section to results.json, in the given order, and render RESULTS.md again."""
     folder.mkdir(parents=True, exist_ok=True)
     sections = {**load(folder), name: new}
     places = {known: place for place, known in enumerate(order)}
@@ -84,7 +85,7 @@ def _line(cells: Iterable[object]) -> str:
 
 
 def _bars(sections: dict[str, Section]) -> str:
-    """Return all rows that have a bar: every section with the columns "bar" and "met"."""
+    """Return all rows with a target, from every section with the columns "bar" and "met"."""
     rows = []
     for found in sections.values():
         columns = found["columns"]
@@ -99,7 +100,7 @@ def _bars(sections: dict[str, Section]) -> str:
 
 
 def _label(columns: Sequence[str], cells: Sequence[str]) -> str:
-    """Return what names a row: its first cell, and the texts that follow before the first number."""
+    """Return the label of a row: its first cell, and the text cells before the first number."""
     first, *rest = cells
     texts = takewhile(lambda cell: not cell[:1].isdigit(), rest)
     return ", ".join(filter(None, [f"{columns[0]} = {first}" if first.isdigit() else first, *texts]))
@@ -117,7 +118,7 @@ def _origin(name: str, found: Section) -> str:
 def _write(path: Path, text: str) -> None:
     partial = path.with_suffix(path.suffix + ".partial")
     partial.write_text(text, encoding="utf-8")
-    partial.replace(path)  # whole or not at all
+    partial.replace(path)  # atomic
 
 
 def _version(package: str) -> str | None:
@@ -140,7 +141,7 @@ def _commit() -> str:
 
 
 def _processor() -> str:
-    """Return the processor's name where the system tells it."""
+    """Return the name of the processor, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

@@ -1,4 +1,4 @@
-"""What is compared: one training step of this library, the same step with TorchJD, and the floor below both."""
+"""The sides of a comparison: a training step of this library, the same step with TorchJD, and the floor."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from benchmarks.cases import Case
 from stimulus_moo import MiniBatch, MultiGradient, Recursive, StimulusWarning
 
-_RATE = 1e-4  # small: the sides take thousands of steps and must not wander off to where arithmetic is slower
+_RATE = 1e-4  # small, so that thousands of steps do not reach values for which arithmetic is slower
 
 
 class OurStep:
-    """``backward`` and SGD: two points (an inner STIMULUS step; its anchor is taken beforehand), or one (SMGD).
+    """``backward`` and SGD: two points (an inner STIMULUS step, after its anchor), or one (SMGD).
 
-    ``engine`` is what does the work in the end, ``seconds_to_compile`` how long the first inner step took.
+    ``engine`` is the engine in use, ``seconds_to_compile`` the duration of the first inner step.
     """
 
     def __init__(self, case: Case, *, points: int, engine: str = "auto") -> None:
@@ -32,9 +32,9 @@ class OurStep:
         self.optimizer.step()
 
     def settle(self) -> str:
-        """Make the first steps, which choose the engine and compile, and return the engine that is left."""
+        """Make the first steps, which choose the engine and compile, and return the engine in use."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", StimulusWarning)  # an engine that gives way is shown in the table
+            warnings.simplefilter("ignore", StimulusWarning)  # the table shows if an engine falls back
             for _ in range(3):
                 self()
         return self.multigradient.engine
@@ -61,7 +61,7 @@ class TorchJDStep:
         self.optimizer.zero_grad()
 
 
-#: TorchJD's options: all rows at once (its default), one at a time, and that without one large matrix
+#: TorchJD's options: all rows at once (its default), one at a time, and one at a time without one large matrix
 TORCHJD: dict[str, dict[str, Any]] = {
     "TorchJD MGDA, default": {},
     "TorchJD MGDA, chunk size 1": {"chunk": 1},
@@ -70,7 +70,7 @@ TORCHJD: dict[str, dict[str, Any]] = {
 
 
 def floor(case: Case, *, points: int) -> Callable[[], None]:
-    """Return the bare work: a forward pass and S row gradients at each point, nothing kept."""
+    """Return the bare work: a forward pass and S row gradients at each point, without storing them."""
     model = case.copy()
     parameters = list(model.parameters())
 
@@ -88,5 +88,5 @@ def as_list(losses: Any) -> list[Tensor]:
 
 
 def verdict(met: bool, figure: object) -> str:
-    """Return the last cell of a row with a bar."""
+    """Return the last cell of a row with a target."""
     return f"{'met' if met else 'missed'}: {figure}"

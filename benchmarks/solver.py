@@ -1,12 +1,12 @@
-"""How fast and how exact are min-norm weights, against TorchJD and quadprog, and how does the time grow with S?
+"""Speed and accuracy of min-norm weights, compared with TorchJD and quadprog, and the growth of the time with S.
 
-Every size has three random Gramians of S rows in 2 S dimensions, regular enough for quadprog to need no ridge.
-TorchJD's MGDAWeighting is compared with ``MinNorm``, tensor in and tensor out; quadprog, called bare with its
-constraints made beforehand, with the solver below ``MinNorm``, array in and array out.
+Every size has three random Gramians of S rows in 2 S dimensions, which are regular enough for quadprog without a ridge.
+TorchJD's MGDAWeighting is compared with ``MinNorm``; both take and return tensors. quadprog, called directly with
+constraints built beforehand, is compared with the solver that ``MinNorm`` uses; both take and return arrays.
 
-The relative excess of weights l is (l^T G l - best) / best, worst of the three Gramians, with the values summed in
-extended precision (np.longdouble) and l clipped at 0 and scaled to sum to one. ``best`` is the least value over the
-solutions of all sides and over the minimisers on their supports, refined in extended precision.
+The relative excess of weights l is (l^T G l - best) / best, the largest of the three Gramians. The values are summed in
+extended precision (np.longdouble), and l is clipped at 0 and scaled to sum to one. ``best`` is the smallest value over
+the solutions of all sides and over the minimisers on their supports, refined in extended precision.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from stimulus_moo.weightings.solver import FloatArray, kkt_residual, min_norm_we
 
 TITLE = "Min-norm weights: random Gramians, rows in 2 S dimensions"
 TEXT = """\
-Three random Gramians of each size. `MinNorm` and TorchJD's `MGDAWeighting` take and return tensors; quadprog, called
-bare with its constraints made beforehand, and the solver below `MinNorm` take and return arrays. The excess of
-weights is how far lambda^T G lambda lies above the best value known, relative to it, in extended precision; the worst
-of the three Gramians is shown. Ratios are how many times as long the peer takes: the larger the better. Bars: excess
-at most 1e-10 for S = 2, 8, 40, 128, 512; TorchJD at least 25 times as slow at S = 8 and 40; quadprog not below 1/3 up
-to S = 40, and slower than ours from S = 128.
+Three random Gramians of each size. `MinNorm` and TorchJD's `MGDAWeighting` take and return tensors. quadprog, called
+directly with constraints built beforehand, and the solver that `MinNorm` uses take and return arrays. The excess of
+weights is the relative difference between lambda^T G lambda and the best known value, in extended precision; the
+largest of the three Gramians is shown. The ratios are the time of the peer divided by ours; larger is better. Targets
+(column bar): excess at most 1e-10 for S = 2, 8, 40, 128, 512; TorchJD at least 25 times as slow at S = 8 and 40; the
+quadprog ratio at least 1/3 up to S = 40, and above 1 from S = 128.
 """
 COLUMNS = [
     "S",
@@ -87,7 +87,7 @@ def _row(size: int, *, quick: bool = False) -> list[object]:
 
 
 def _bar(size: int, excess: float, to_torchjd: float, to_quadprog: float) -> tuple[str, str]:
-    """Return the bars of a size and whether they are met."""
+    """Return the targets of a size and whether they are met."""
     bars = []
     if size in (2, 8, 40, 128, 512):
         bars.append(("excess at most 1e-10", excess <= 1e-10, f"{excess:.1e}"))
@@ -129,7 +129,7 @@ def _each(function: Callable[[Any], object], inputs: Iterable[Any]) -> Callable[
 
 
 def _excesses(gramian: FloatArray, solutions: list[FloatArray]) -> list[float]:
-    """Return the relative excess of every solution over the best value known."""
+    """Return the relative excess of every solution over the best known value."""
     extended = gramian.astype(np.longdouble)
     values = [_value(extended, solution) for solution in solutions]
     polished = [_polished(gramian, extended, np.flatnonzero(solution > 1e-9)) for solution in solutions]
@@ -144,7 +144,7 @@ def _value(extended: Any, weights: Any) -> Any:
 
 
 def _polished(gramian: FloatArray, extended: Any, support: Any) -> Any:
-    """Return the minimiser on a support, up to a factor: G w = 1 there, refined in extended precision."""
+    """Return the minimiser on a support, up to a factor: G w = 1 on it, refined in extended precision."""
     block = np.ix_(support, support)
     factor = cho_factor(gramian[block])
     solution = np.zeros(len(support), dtype=np.longdouble)

@@ -1,4 +1,4 @@
-"""Where does the time of a step go? Timers around the stages of ``MultiGradient.backward``, set from outside."""
+"""Time of each stage of a step, measured with timers patched around the stages of ``MultiGradient.backward``."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from stimulus_moo.weightings import MinNorm
 
 TITLE = "Where the time of a step goes"
 TEXT = """\
-An inner STIMULUS step (two points, weights, `p.grad`, SGD) on the cases of the table above, stage by stage: medians
-over the steps, a stage inside another counted only once. The timers themselves cost a microsecond or so a call, which
-shows in the smallest case. The floor column is the same stage of the bare work at two points, timed in turns with the
-step: what a stage takes beyond it, and every stage without a floor, is the library's own cost.
+An inner STIMULUS step (two points, weights, `p.grad`, SGD) on the cases of the table above, stage by stage. Times are
+medians over the steps; the time of a nested stage is not included in the outer one. The timers themselves cost about a
+microsecond per call, which is visible in the smallest case. The floor column is the same stage of the bare work at two
+points, timed in alternation with the step. Time above the floor, and every stage without a floor, is overhead of the
+library.
 """
 COLUMNS = ["case", "engine", "stage", "ms", "share of the step", "floor, ms"]
 
 _FORWARD, _ROWS, _COMPILED, _REST = "losses, forward", "row gradients", "compiled update", "bookkeeping"
-#: stage -> (where, names) that belong to it; what is left of ``backward`` is bookkeeping
+#: stage -> (owner, functions) that belong to it; the rest of ``backward`` is bookkeeping
 _STAGES: dict[str, list[tuple[Any, list[str]]]] = {
     _FORWARD: [(Objective, ["evaluate"])],
     _ROWS: [(Engine, ["differentiate"])],
@@ -66,7 +67,7 @@ def rows(quick: bool = False) -> list[list[object]]:
 
 
 def profile(case: Case, engine: str, steps: int) -> list[list[object]]:
-    """Return the table of one case."""
+    """Return the rows of one case."""
     step = OurStep(case, points=2, engine=engine)
     in_use = step.settle()
     bare = _Bare(case)
@@ -100,7 +101,7 @@ def _medians(records: list[dict[str, float]]) -> dict[str, float]:
 
 
 class Stopwatch:
-    """Seconds by stage; while a stage runs inside another, the outer one stands still."""
+    """Seconds by stage; while a nested stage runs, the outer one is paused."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = defaultdict(float)
@@ -108,7 +109,7 @@ class Stopwatch:
         self._since = 0.0
 
     def lap(self) -> dict[str, float]:
-        """Return what has been counted since the last call."""
+        """Return the seconds since the last call."""
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
         return seconds
 
@@ -132,7 +133,7 @@ class Stopwatch:
 
     @contextmanager
     def on_stages(self, step: OurStep) -> Iterator[None]:
-        """Put timers around every stage, for the time of the context."""
+        """Patch timers around every stage while the context is active."""
         with ExitStack() as stack:
             for stage, places in _STAGES.items():
                 for place, names in places:

@@ -1,4 +1,4 @@
-"""What does one training step cost, against TorchJD's MGDA step at one point, and against the bare backward passes?"""
+"""Cost of one training step, compared with TorchJD's MGDA step at one point and with the bare backward passes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from benchmarks.timing import Timings, alternate, milliseconds
 
 TITLE = "Cost of one step"
 TEXT = """\
-A full training step: forward, S gradient rows, weights, `p.grad`, SGD. SMGD evaluates one point; an inner STIMULUS
-step evaluates two, with its anchor taken beforehand. TorchJD's step is `backward`, `jac_to_grad` with `MGDA`, SGD, at
-one point; of its options the fastest one on the case is the peer, and options that are more than twice as slow as it
-are shown from one call. The floor is the bare forward pass and S calls of `torch.autograd.grad` at one point or at
-two, keeping nothing. Every side has its own copy of the model; sides take turns in blocks, ratios are taken block by
-block and shown as median (lower quartile-upper quartile), and smaller is better. Bars: MLP, compiled two-point step
-at most 0.10 of TorchJD's one-point step; LeNet and ResNet-18, two-point step at most 1.05 of the floor at two points,
-and SMGD at most 1.00 of TorchJD's step. Where the time of a step goes is the next table.
+A complete training step: forward pass, S gradient rows, weights, `p.grad`, SGD. SMGD evaluates one point. An inner
+STIMULUS step evaluates two; its anchor is taken before the measurement. TorchJD's step is `backward`, `jac_to_grad`
+with `MGDA`, and SGD, at one point. The fastest of TorchJD's options on a case is used for the comparison; options that
+are more than twice as slow are timed with a single call. The floor is the bare forward pass and S calls of
+`torch.autograd.grad`, at one point or at two, without storing anything. Every side has its own copy of the model. The
+sides are timed in alternating blocks. Ratios are computed block by block and shown as median (lower quartile-upper
+quartile); smaller is better. Targets (column bar): MLP, compiled two-point step at most 0.10 of TorchJD's one-point
+step; LeNet and ResNet-18, two-point step at most 1.05 of the floor at two points, and SMGD at most 1.00 of TorchJD's
+step. The next table shows where the time of a step goes.
 """
 COLUMNS = ["case", "side", "engine", "ms per step", "/ TorchJD", "/ floor at as many points", "bar", "met"]
 
 _FLOOR = {1: "floor, one point", 2: "floor, two points"}
 _OURS = {1: "SMGD", 2: "STIMULUS inner step, two points"}
 _ENGINES = ("rowwise", "batched", "compiled", "auto")
-_LARGE = 10**6  # parameters: compiled cannot serve such models, and batched would hold S times the activations
+_LARGE = 10**6  # parameters: compiled does not support such models, and batched would need S times the activations
 
 
 def rows(quick: bool = False) -> list[list[object]]:
@@ -35,7 +36,7 @@ def rows(quick: bool = False) -> list[list[object]]:
 def _case(case: Case, quick: bool) -> list[list[object]]:
     engines = ("auto",) if quick or case.size > _LARGE else _ENGINES
     sides: dict[str, Callable[[], object]] = {}
-    ours: list[tuple[str, int, str, str]] = []  # side, points, engine asked for, engine in use
+    ours: list[tuple[str, int, str, str]] = []  # side, points, requested engine, engine in use
     for points in (2, 1):
         sides[_FLOOR[points]] = floor(case, points=points)
         for engine in engines:
@@ -59,7 +60,7 @@ def _case(case: Case, quick: bool) -> list[list[object]]:
 
 
 def _peers(case: Case) -> tuple[dict[str, TorchJDStep], dict[str, float]]:
-    """Return TorchJD's step with every option that is worth timing, and the seconds of the others."""
+    """Return TorchJD's step with each option that is fast enough for timing, and the seconds of the others."""
     steps = {name: TorchJDStep(case, **options) for name, options in TORCHJD.items()}
     seconds = {}
     for name, step in steps.items():

@@ -1,4 +1,4 @@
-"""Timing side by side: all sides in one process, in alternating blocks; medians, ratios and their spread."""
+"""Time several sides in one process, in alternating blocks: medians, ratios and their spread."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-#: seconds a block should last, so that a short call is hot in the caches and the clock's grain does not show
+#: target seconds of a block, so that short calls use warm caches and the resolution of the clock does not matter
 BLOCK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two sides: median and quartiles over the blocks, each side's block divided by its neighbour's."""
+    """The ratio of two sides: median and quartiles over pairs of neighbouring blocks."""
 
     median: float
     low: float
@@ -25,7 +25,7 @@ class Ratio:
 
 
 class Timings(Mapping[str, float]):
-    """Median seconds per call of every side, and what lies behind them: seconds per call, block by block."""
+    """Median seconds per call of every side, with the seconds per call of each block."""
 
     def __init__(self, blocks: dict[str, list[float]]) -> None:
         self.blocks = blocks
@@ -43,14 +43,14 @@ class Timings(Mapping[str, float]):
         return milliseconds(self[side])
 
     def ratio(self, side: str, other: str) -> Ratio:
-        """Return how many times as long as ``other`` a side takes."""
+        """Return the time of a side divided by that of ``other``."""
         ratios = [a / b for a, b in zip(self.blocks[side], self.blocks[other], strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
         return Ratio(statistics.median(ratios), low, high)
 
 
 def milliseconds(seconds: float) -> str:
-    """Return milliseconds with three digits that count.
+    """Return milliseconds with three significant digits.
 
     >>> milliseconds(0.00012345), milliseconds(0.012345), milliseconds(1.2345)
     ('0.123', '12.3', '1234')
@@ -66,13 +66,13 @@ def alternate(
     calls: int | None = None,
     target: float = BLOCK_SECONDS,
 ) -> Timings:
-    """Time the sides in turns, so that drift hits all alike.
+    """Time the sides in alternation, so that drift affects all sides equally.
 
     Args:
         sides: a function without arguments for each side.
-        blocks: turns of each side.
-        calls: calls in a block; None takes as many as fill ``target`` seconds, once for calls that are longer.
-        target: seconds a block should last.
+        blocks: number of blocks of each side.
+        calls: calls in a block; None uses as many as fill ``target`` seconds, at least one.
+        target: target seconds of a block.
     """
     counts = {name: _warm_up(function, target) if calls is None else calls for name, function in sides.items()}
     if calls is not None:
@@ -87,9 +87,9 @@ def alternate(
 
 
 def _warm_up(function: Callable[[], object], target: float) -> int:
-    """Call until it has settled, and return how many calls fill a block."""
+    """Warm up, and return how many calls fill a block."""
     first = _seconds(function, 1)
-    calls = 1 if first > 1.0 else 3  # a call that takes a second has warmed up by itself
+    calls = 1 if first > 1.0 else 3  # a call that takes a second needs no further warm-up
     return max(1, round(target / _seconds(function, calls)))
 
 

@@ -1,13 +1,13 @@
-"""The README's picture, from real runs: where variance reduction pays, and where it does not.
+"""Draw the README's picture from measured runs: where variance reduction pays off, and where it does not.
 
-    make picture                              # runs the demo if need be, then this
-    python docs/make_picture.py runs/demo     # from the demo's runs; the left panel's runs take a few minutes
+    make picture                              # runs the demo if necessary, then this program
+    python docs/make_picture.py runs/demo     # uses the demo's runs; the runs of the left panel take a few minutes
 
-Left: the fairness problem of examples/fairness.py (a linear model on bundled data, so the noise of a batch stays),
-Pareto stationarity against gradient evaluations. Right: the demo (a small network that can fit its digits), mean
-training loss. Every step size is constant and the best of a grid: on the left for the stationarity at the end, with a
-seed that is not shown. Writes docs/_static/picture-{light,dark}{,-narrow}.svg, and the left panel's numbers to
-DIR/picture.json, which is read again if it is there.
+Left: the fairness problem of examples/fairness.py (a linear model on bundled data, so that the gradient noise does not
+vanish), Pareto stationarity against gradient evaluations. Right: the demo (a small network that can fit its digits),
+mean training loss. Every step size is constant and the best of a grid; on the left the best for the final stationarity,
+with a seed that is not shown. Writes docs/_static/picture-{light,dark}{,-narrow}.svg, and the numbers of the left panel
+to DIR/picture.json, which is reused if it exists.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A loop of Hugging Face Accelerate: a MultiGradient takes the place of ``accelerator.backward``.
+"""Hugging Face Accelerate: a ``MultiGradient`` replaces ``accelerator.backward``.
 
     python examples/accelerate_loop.py
     torchrun --nproc-per-node 2 examples/accelerate_loop.py
 
-Both train the same model: the processes make every step together, each with its share of the batch and of the anchor.
+Both commands train the same model: the processes compute every step together, each with its share of the batch and of
+the anchor.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ def main() -> None:
     model, optimizer, loader, anchor = accelerator.prepare(
         model, optimizer, DataLoader(data, batch_size=BATCH, drop_last=True), DataLoader(data, batch_size=128)
     )
-    # Accelerate has wrapped the model in DistributedDataParallel, which is unnecessary here and does no harm
+    # With several processes Accelerate wraps the model in DistributedDataParallel, which is not needed and does no harm
     mg = MultiGradient(model, losses, Recursive(anchor, period=PERIOD))
     for _ in range(options.epochs):
         for batch in loader:
-            step = mg.backward(batch)  # in place of accelerator.backward: every p.grad is its part of d_t
+            step = mg.backward(batch)  # replaces accelerator.backward
             optimizer.step()
     accelerator.print([round(value, 4) for value in step.losses.tolist()], mg.samples, mg.gradients)
     if options.out and accelerator.is_main_process:

@@ -1,9 +1,9 @@
-"""A weighting of your own: any function from the S x S Gramian to S weights, under variance reduction.
+"""Custom weightings: any function from the S x S Gramian to S weights can be used with variance reduction.
 
     python examples/custom_weighting.py
 
-Needs nothing beyond the library. The first is a plain function. The second keeps state: a ``Weighting`` that names
-what changes from call to call, and is then saved, restored and rolled back with the rest.
+Needs no packages beyond the library. The first weighting is a plain function. The second has state: it is a
+``Weighting`` that lists its state in ``state_names``, which is then saved, restored and rolled back automatically.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SCALES = torch.tensor([1.0, 10.0])  # the second loss is ten times as large
 
 
 def equal_pull(gramian: Tensor) -> Tensor:
-    """Weigh every objective by one over the length of its gradient."""
+    """Weight every objective by the inverse norm of its gradient."""
     weights = 1.0 / gramian.diagonal().sqrt().clamp_min(1e-12)
     return weights / weights.sum()
 
 
 class SteadyPull(Weighting):
-    """The same with a running mean of the squared lengths, so that one odd batch does not decide."""
+    """The same with a running mean of the squared norms, which is less sensitive to a single batch."""
 
     state_names = ("mean",)
     optional_names = MappingProxyType({"mean": Tensor})  # None before the first call

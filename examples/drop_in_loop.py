@@ -1,8 +1,8 @@
-"""Your own loop on two losses, with STIMULUS-M+: two lines of a training loop change.
+"""A training loop with two losses and STIMULUS-M+: only two lines of the loop change.
 
     python examples/drop_in_loop.py
 
-Needs nothing beyond the library. The data is made up: one network answers two questions about the same input.
+Needs no packages beyond the library. The data is synthetic: one network predicts two labels of the same input.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stimulus_moo import AdaptiveBatch, HeavyBall, MultiGradient, Recursive, pareto_stationarity
 
-N, BATCH, PERIOD, MOMENTUM = 1024, 32, 32, 0.5  # batch and period ceil(sqrt(n)), as the theory asks
+N, BATCH, PERIOD, MOMENTUM = 1024, 32, 32, 0.5  # batch size and period are ceil(sqrt(n)), as in the theory
 
 
 def losses(model: nn.Module, batch: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -34,7 +34,7 @@ def main(epochs: int = 20) -> dict[str, list[float]]:
     optimizer = HeavyBall(model.parameters(), lr=0.3, momentum=MOMENTUM)
     for _ in range(epochs):
         for batch in DataLoader(data, batch_size=BATCH, shuffle=True, drop_last=True):
-            step = mg.backward(batch)  # in place of zero_grad, the weighted sum of the losses and its backward
+            step = mg.backward(batch)  # replaces zero_grad, the weighted sum of the losses and its backward
             optimizer.step()
 
     everything = [data.tensors]

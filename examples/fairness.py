@@ -1,13 +1,13 @@
-"""A fairness trade-off on scikit-learn's diabetes data: one model, the loss of two groups of patients.
+"""A fairness trade-off on scikit-learn's diabetes data: one model, two losses for two groups of patients.
 
     python examples/fairness.py
 
 Needs scikit-learn (the extra `lab`). A linear model predicts whether the disease progresses more than in the median
-patient; the two groups of the column `sex` are the objectives, 235 and 207 patients.
+patient. The objectives are the losses of the two groups of the column `sex`, with 235 and 207 patients.
 
-Variance reduction needs losses that are means over samples. The loss of a group g is one, if every sample counts with
-1 / share_g inside its group and 0 outside:  f_g(x) = (1/n) sum_i [i in g] / share_g loss_i(x). A penalty such as the
-square of a covariance between group and score is not: a square outside the mean makes it no sum over samples.
+Variance reduction needs losses that are means over samples. The loss of a group g is such a mean if every sample has
+the weight 1 / share_g inside the group and 0 outside:  f_g(x) = (1/n) sum_i [i in g] / share_g loss_i(x). A penalty
+such as the square of a covariance between group and score is not: the square of a mean is not a sum over samples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def load() -> tuple[Tensor, Tensor, Tensor]:
     target = torch.tensor(bundled.target > 140.5, dtype=torch.float32)
     group = inputs[:, bundled.feature_names.index("sex")] > 0
     member = torch.stack([group, ~group], dim=1).float()
-    return inputs, target, member / member.mean(0)  # 1 / share_g for members, else 0
+    return inputs, target, member / member.mean(0)  # 1 / share_g inside the group, 0 outside
 
 
 def losses(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -43,7 +43,7 @@ def main(steps: int = 400) -> dict[str, list[list[float]]]:
     for preference in ([1.0, 4.0], [1.0, 1.0], [4.0, 1.0]):
         torch.manual_seed(0)
         model = nn.Linear(10, 1)
-        weighting = MinNorm(preference)  # where the groups conflict, their losses fall in this proportion
+        weighting = MinNorm(preference)  # where the losses conflict, they decrease in this proportion
         result = fit(model, losses, data, method="stimulus-m", weighting=weighting, lr=0.3, steps=steps, progress=False)
         found.append(result.losses)
         a, b = result.losses

@@ -1,9 +1,10 @@
-"""Lightning with manual optimization: a MultiGradient takes the place of ``manual_backward``.
+"""Lightning with manual optimization: a ``MultiGradient`` replaces ``manual_backward``.
 
     python examples/lightning_manual.py
     torchrun --nproc-per-node 2 examples/lightning_manual.py
 
-Both train the same model: the processes make every step together, each with its share of the batch and of the anchor.
+Both commands train the same model: the processes compute every step together, each with its share of the batch and of
+the anchor.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
 class TwoTasks(lightning.LightningModule):
     def __init__(self, data: Dataset[Any]) -> None:
         super().__init__()
-        self.automatic_optimization = False  # the step below is ours
+        self.automatic_optimization = False  # training_step takes the step itself
         self.data = data
         self.model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 6))
 
@@ -40,13 +41,13 @@ class TwoTasks(lightning.LightningModule):
         return HeavyBall(self.model.parameters(), lr=0.3, momentum=0.5)
 
     def on_fit_start(self) -> None:
-        # Here, and not in __init__: Lightning's processes have joined by now. This one's share of the anchor:
+        # Not in __init__: the processes must have joined. This process's share of the anchor:
         share = Subset(self.data, range(self.global_rank, len(self.data), self.trainer.world_size))  # type: ignore[arg-type]
         anchor = DataLoader(share, batch_size=128)
         self.multigradient = MultiGradient(self.model, losses, Recursive(anchor, period=PERIOD))
 
     def training_step(self, batch: Any, index: int) -> None:
-        step = self.multigradient.backward(batch)  # in place of manual_backward: every p.grad is its part of d_t
+        step = self.multigradient.backward(batch)  # replaces manual_backward
         self.optimizers().step()
         self.log_dict({f"loss_{s}": value for s, value in enumerate(step.losses)})  # the same on every process
 
@@ -72,7 +73,7 @@ def main() -> None:
         use_distributed_sampler=False,
     )
     module = TwoTasks(data)
-    # Each process takes its part of every batch. Lightning's own sampler would do so too, in an order of its own.
+    # Each process takes its part of every batch. Lightning's own sampler would too, in a different order.
     sampler = DistributedSampler(data, trainer.world_size, trainer.global_rank, shuffle=False)
     loader = DataLoader(data, batch_size=BATCH // trainer.world_size, sampler=sampler, drop_last=True)
     trainer.fit(module, loader)

@@ -1,10 +1,10 @@
-"""Multi-target regression without a loop: six blood values of scikit-learn's diabetes data, one loss each.
+"""Multi-target regression with ``fit``: six blood values of scikit-learn's diabetes data, one loss each.
 
     python examples/multi_target_regression.py
 
-Needs scikit-learn (the extra `lab`). ``fit`` takes the method by name, here STIMULUS-M and, beside it, Adam on the mean
-of the six losses, which is what to beat; both stop after equal gradient evaluations. With these step sizes Adam has the
-lower mean, and STIMULUS-M is closer to a Pareto-stationary point. Look at both before you choose.
+Needs scikit-learn (the extra `lab`). ``fit`` takes the method by name: here STIMULUS-M, and Adam on the mean of the six
+losses as the baseline. Both use the same number of gradient evaluations. With these step sizes Adam has the lower mean
+loss, and STIMULUS-M is closer to a Pareto-stationary point. Compare both measures before you choose.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def load() -> tuple[Tensor, Tensor]:
 
 def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     inputs, targets = batch
-    return (model(inputs) - targets).square().mean(0)  # a 1-D tensor of S losses is as good as a tuple
+    return (model(inputs) - targets).square().mean(0)  # a 1-D tensor of S losses, or a tuple
 
 
 def main(gradients: int = 40_000) -> dict[str, float]:

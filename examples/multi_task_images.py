@@ -1,9 +1,9 @@
-"""Multi-task images: one trunk and two heads read two overlapping handwritten digits.
+"""Multi-task images: one trunk and two heads classify two overlapping handwritten digits.
 
     python examples/multi_task_images.py
 
-Needs scikit-learn for its bundled digits (the extra `lab`). The heads belong to one loss each and are stored once;
-``shared=`` names the trunk, whose gradients alone decide the weights.
+Needs scikit-learn for its bundled digits (the extra `lab`). Each head is used by one loss, so its gradient is stored
+once. ``shared=`` selects the trunk, so that only its gradients determine the weights.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Learning to rank by two labels that conflict, and the front between them.
+"""Learning to rank by two conflicting labels, and their Pareto front.
 
     python examples/ranking.py
 
-Needs the extra `ranking` (scikit-learn, moocore). The queries are made up; ``load_letor`` reads files.
+Needs the extra `ranking` (scikit-learn, moocore). The queries are synthetic; ``load_letor`` reads files.
 """
 
 from __future__ import annotations

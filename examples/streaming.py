@@ -1,10 +1,10 @@
-"""Streaming data with STIMULUS+: samples that never repeat, so there is no full pass to anchor on.
+"""Streaming data with STIMULUS+: samples never repeat, so an anchor cannot be a full pass.
 
     python examples/streaming.py
 
-Needs nothing beyond the library. A stream is any iterable of samples without an end. STIMULUS+ draws just as many of
-them for an anchor as the accuracy ``epsilon`` asks for; period and batch size have to be given, since there is no n to
-derive them from.
+Needs no packages beyond the library. A stream is any endless iterable of samples. STIMULUS+ draws as many samples for
+an anchor as the target accuracy ``epsilon`` requires. Period and batch size must be given, because there is no n from
+which to derive them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 
 from stimulus_moo import fit
 
-TRUTH = torch.tensor([[1.0, -2.0, 0.5], [0.5, 1.0, -1.0]])  # two targets that one linear model cannot both meet
+TRUTH = torch.tensor([[1.0, -2.0, 0.5], [0.5, 1.0, -1.0]])  # two targets that one linear output cannot both fit
 
 
 class Sensor(IterableDataset):
@@ -30,7 +30,7 @@ class Sensor(IterableDataset):
 
 def losses(model: nn.Module, batch: list[Tensor]) -> Tensor:
     inputs, targets = batch
-    return (model(inputs) - targets).square().mean(0)  # one output against both targets
+    return (model(inputs) - targets).square().mean(0)  # one output for both targets
 
 
 def main(steps: int = 150) -> dict[str, float]:

@@ -1,9 +1,9 @@
-"""A TorchJD weighting under variance reduction: UPGrad on STIMULUS's rows instead of a mini-batch's.
+"""A TorchJD weighting with variance reduction: UPGrad on recursive instead of mini-batch gradients.
 
     python examples/torchjd_weighting.py
 
-Needs torchjd (`pip install torchjd`; its UPGrad also wants qpsolvers and quadprog). Every TorchJD weighting that maps a
-Gramian to weights will do, also one that keeps state.
+Needs torchjd (`pip install torchjd`; its UPGrad also needs qpsolvers and quadprog). Every TorchJD weighting that maps
+a Gramian to weights works, including weightings with state.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Trust, measured: kills, faults, hostile files and long runs; ``python -m reliability`` writes docs/reliability.md."""
+"""Fault injection: kills, disks, malformed files, long runs; ``python -m reliability`` writes docs/reliability.md."""

@@ -1,10 +1,10 @@
-"""``make faults`` and ``make soak``: run every check or the named ones, and write docs/reliability.md.
+"""``make faults`` and ``make soak``: run all checks or the named ones, and write docs/reliability.md.
 
 python -m reliability [NAME ...] [--quick]
 python -m reliability soak [--minutes M] [--steps N]
 
-Sections of checks that are not run stay as they are. Each runs in a process of its own. ``--quick`` only shows that
-everything runs: it writes to runs/reliability.
+Sections of checks that are not run are not changed. Each check runs in its own process. ``--quick`` is a smoke test
+that writes to runs/reliability.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Any
 from benchmarks import report
 from reliability import page
 
-#: in the order of the page; the soak takes half an hour and is run only by name
+#: in the order of the page; the soak takes half an hour and runs only if named
 NAMES = ("kills", "disks", "calls", "fuzz", "soak")
 
 _ROOT = Path(__file__).parents[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m reliability", description="Inject faults and write what survived.")
+    parser = argparse.ArgumentParser(prog="python -m reliability", description="Inject faults and report the results.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default all but soak")
-    parser.add_argument("--quick", action="store_true", help="a few of each: shows that it runs")
-    parser.add_argument("--minutes", type=float, help="how long the soak is spread over; default 30")
-    parser.add_argument("--steps", type=int, help="how many steps the soak makes; default 100000")
+    parser.add_argument("--quick", action="store_true", help="smoke test with a few of each")
+    parser.add_argument("--minutes", type=float, help="duration of the soak; default 30")
+    parser.add_argument("--steps", type=int, help="number of steps of the soak; default 100000")
     options = parser.parse_args(arguments)
     size = {key: value for key in ("minutes", "steps") if (value := getattr(options, key)) is not None}
     if size and options.names != ["soak"]:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(name: str, *, quick: bool, **size: Any) -> int:
-    """Run one check, print its table, write the page, and return the number of its failures."""
+    """Run one check, print its table, write the page, and return the number of failures."""
     module = import_module(f"reliability.{name}")
     start = time.perf_counter()
     rows = module.rows(quick=quick, **size)

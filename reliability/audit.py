@@ -1,7 +1,7 @@
-"""``make lint`` asks pip-audit for known vulnerabilities of what is installed, where there is a network to ask over.
+"""Check the installed packages for known vulnerabilities with pip-audit; part of ``make lint``.
 
-Without pip-audit or a network it says so and passes. What is found is printed; it fails only with ``--strict``, because
-a report that appears overnight must not stop everybody's work.
+Without pip-audit or a network connection it prints a message and passes. Vulnerabilities are printed. They are a
+failure only with ``--strict``, because a new report must not block everybody's work.
 """
 
 from __future__ import annotations

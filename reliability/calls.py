@@ -1,7 +1,7 @@
-"""Calls with arguments that make no sense: a typed error or a sound object, and never a changed model.
+"""Calls with invalid arguments: they must raise a typed error or return a valid object, and never change the model.
 
-Every argument of every public constructor and function is now and then replaced by junk; the same for the words of the
-command line. Hypothesis draws and shrinks; ``tests/test_calls.py`` runs a part of it with every change.
+Arguments of every public constructor and function are replaced by random invalid values, and so are the words of the
+command line. Hypothesis draws and shrinks the values. The tests run a part of this with every change.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from stimulus_moo.lab.cli_options import OPTIONS
 
 TITLE = "Calls"
 TEXT = """
-Junk in place of one or several arguments of a public constructor, of `fit`, and of the command line. A call must
-return, or raise a `StimulusError` (on the command line: exit with 0, 1, 2 or 3 and print no traceback), and a call that
-raises must leave the model as it was; a run that diverges, at an absurd step size say, counts as returned.
+One or several arguments of a public constructor, of `fit` or of the command line are replaced by invalid values. A call
+must return or raise a `StimulusError` (on the command line: exit with 0, 1, 2 or 3 and print no traceback). A call that
+raises must not change the model. A run that diverges, for example at an extreme step size, counts as returned.
 """
 COLUMNS = ("what is called", "calls", "returned", "refused with a typed error", "other exceptions", "models changed")
 EXAMPLES = 1000
@@ -69,7 +69,7 @@ def _estimators() -> st.SearchStrategy[Any]:
     return st.sampled_from([sm.MiniBatch(), sm.Recursive(_loader(), 2), sm.Storm(0.5)])
 
 
-#: what can be called, with sound values for its arguments
+#: the callables, with valid values for their arguments
 CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, st.SearchStrategy[Any]]]] = {
     "MultiGradient": (
         sm.MultiGradient,
@@ -188,12 +188,12 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, st.SearchStrategy[Any]]]
     "kkt_residual": (sm.kkt_residual, {"gramian": st.just(torch.eye(2)), "weights": st.just(torch.ones(2) / 2)}),
 }
 
-#: arguments that junk would turn into an endless or a harmful call
+#: arguments for which an invalid value would make the call endless or harmful
 _SPARED = {("fit", "callbacks")}
 
 
 class Tally:
-    """Counts how calls end."""
+    """Counts the results of the calls."""
 
     def __init__(self) -> None:
         self.calls = self.returned = self.refused = self.changed = 0
@@ -205,7 +205,7 @@ class Tally:
 
 
 def arguments(name: str) -> st.SearchStrategy[dict[str, Any]]:
-    """Return arguments of a call, one or a few of them junk."""
+    """Return arguments of a call, one or a few of them invalid."""
     _, sound = CALLS[name]
     spoilt = st.lists(st.sampled_from([key for key in sound if (name, key) not in _SPARED]), min_size=1, max_size=3)
     return spoilt.flatmap(
@@ -214,7 +214,7 @@ def arguments(name: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def call(name: str, tally: Tally, given_: dict[str, Any]) -> None:
-    """Make a call and note how it ends."""
+    """Make a call and record its result."""
     function, _ = CALLS[name]
     model = given_.get("model")
     before, refused = _copy(model), tally.refused
@@ -223,12 +223,12 @@ def call(name: str, tally: Tally, given_: dict[str, Any]) -> None:
         function(**given_)
         tally.returned += 1
     except sm.NonFiniteError:
-        tally.returned += 1  # the arguments were sound, and the run diverged
+        tally.returned += 1  # the arguments were valid, and the run diverged
     except sm.StimulusError:
         tally.refused += 1
     except Exception as error:
         if any(frame.name == losses.__name__ for frame in traceback.extract_tb(error.__traceback__)):
-            tally.refused += 1  # by the user's own losses, whose exceptions pass unchanged
+            tally.refused += 1  # by the user's own losses, whose exceptions are passed on unchanged
         else:
             tally.other.append(f"{type(error).__name__}: {error} for {given_}")
     finally:
@@ -242,7 +242,7 @@ def _copy(model: Any) -> Any:
 
 
 def command_lines() -> st.SearchStrategy[list[str]]:
-    """Return words for the command line, mostly sound."""
+    """Return words for the command line, mostly valid."""
     values = st.one_of(
         st.sampled_from(
             ["1", "0", "-1", "nan", "inf", "1e400", "0.5", "1,2", "a=b", "mgd=0.1", "auto", "{}", "[1", "tiny"]
@@ -271,7 +271,7 @@ def command_lines() -> st.SearchStrategy[list[str]]:
 
 
 def command(words: list[str], place: Path, tally: Tally) -> None:
-    """Run the command line of the tiny laboratory in a folder of its own and note how it ends."""
+    """Run the command line with the tiny experiments in its own folder and record the result."""
     from typer.testing import CliRunner
 
     from stimulus_moo.lab import cli
@@ -289,7 +289,7 @@ def command(words: list[str], place: Path, tally: Tally) -> None:
 
 
 def repeated(strategy: st.SearchStrategy[Any], use: Callable[[Any], None], examples: int) -> None:
-    """Draw so many examples and use each."""
+    """Draw the given number of examples and use each."""
 
     @settings(
         max_examples=examples,
@@ -307,7 +307,7 @@ def repeated(strategy: st.SearchStrategy[Any], use: Callable[[Any], None], examp
 
 
 def rows(*, quick: bool = False) -> list[list[object]]:
-    """Return how the calls of each name ended, and those of the command line."""
+    """Return the results of the calls of each name, and of the command line."""
     examples = 20 if quick else EXAMPLES
     found = []
     with warnings.catch_warnings():
@@ -324,7 +324,7 @@ def rows(*, quick: bool = False) -> list[list[object]]:
 
 @contextlib.contextmanager
 def tiny_laboratory() -> Iterator[None]:
-    """Let the command line know only the tests' tiny experiment and study."""
+    """Restrict the command line to the tiny experiment and study of the tests."""
     from stimulus_moo.lab import cli_arguments
     from tests.lab import fake_lab
 

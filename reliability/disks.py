@@ -1,7 +1,7 @@
-"""Runs on disks that are full, read-only or gone, and runs that are told to stop: what is said, and what is left.
+"""Test runs on full, read-only or missing disks, and runs that receive a signal: the message, and what remains.
 
-Each fault strikes a run from inside, when its losses are evaluated for the n-th time, so that a checkpoint is there
-already. Then the fault is taken away, the run is resumed, and it must equal one that nobody disturbed.
+Each fault is injected from inside the run, at the n-th evaluation of its losses, when a checkpoint exists already. Then
+the fault is removed, the run is resumed, and it must equal an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from stimulus_moo.training import checkpoint
 
 TITLE = "Disks and signals"
 TEXT = """
-A fault strikes a run after its first checkpoints; it is taken away again, and the run is resumed and compared with one
-that nobody disturbed. "Disk full" is a file system of 4 MB, filled up to some bytes. "Removed": the directory is moved
-away.
+A fault is injected after the first checkpoints of a run and removed again. Then the run is resumed and compared with an
+uninterrupted one. "Disk full" is a file system of 4 MB, filled until the given number of bytes is left. "Directory
+removed" means that the directory is moved away.
 """
 COLUMNS = ("fault", "what is said", "exit code", "checkpoints whole", "resumed run equal")
 
 _DISK = 4 << 20
 _NOBODY = 65534
-AT = 60  # evaluations of the losses before a fault strikes
+AT = 60  # evaluations of the losses before a fault is injected
 
-#: a fault: from a folder to a context in which the run is made and which ends the fault, given what makes it strike
+#: a fault: maps a folder to a context for the run, which yields the function that injects the fault, and removes it
 Fault = Callable[[Path], AbstractContextManager[Callable[[], Any]]]
 
 
 class CannotMount(Exception):
-    """This machine does not let us make a small file system."""
+    """This machine does not allow mounting a small file system."""
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 
 def full(left: int) -> Fault:
-    """A disk that fills up until so many bytes are left."""
+    """A disk that fills up until ``left`` bytes are free."""
 
     @contextmanager
     def fault(folder: Path) -> Iterator[Callable[[], Any]]:
@@ -81,7 +81,7 @@ def full(left: int) -> Fault:
 
 @contextmanager
 def too_long(folder: Path) -> Iterator[Callable[[], Any]]:
-    """Files may not grow beyond a kilobyte: what a disk quota does."""
+    """Limit files to one kilobyte, as a disk quota does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
@@ -91,7 +91,7 @@ def too_long(folder: Path) -> Iterator[Callable[[], Any]]:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[Callable[[], Any]]:
-    """The directory may no longer be written to; the superuser, who always may, becomes somebody else from then on."""
+    """Make the directory read-only; root, who can always write, switches to another user."""
     user, run = os.geteuid(), folder / "run"
 
     def strike() -> None:
@@ -108,7 +108,7 @@ def read_only(folder: Path) -> Iterator[Callable[[], Any]]:
 
 @contextmanager
 def removed(folder: Path) -> Iterator[Callable[[], Any]]:
-    """Somebody moves the directory away."""
+    """Move the directory away."""
     run = folder / "run"
     yield lambda: run.rename(folder / "elsewhere")
     (folder / "elsewhere").rename(run)
@@ -138,7 +138,7 @@ FAULTS: dict[str, Fault] = {
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run took a fault."""
+    """The result of a fault."""
 
     said: str
     code: int
@@ -149,10 +149,10 @@ class Outcome:
 def outcome(
     name: str, folder: Path, whole: Path, experiment: Experiment, method: str = "stimulus-m", *, at: int = AT
 ) -> Outcome:
-    """Let a fault strike a run in ``folder``, resume it, and compare it with the run in ``whole``.
+    """Inject a fault into a run in ``folder``, resume it, and compare it with the run in ``whole``.
 
     Raises:
-        CannotMount: the fault needs a file system of its own and this machine does not give one.
+        CannotMount: the fault needs its own file system and this machine does not provide one.
     """
     place = folder / "run"
     disk = small_disk(folder) if name.startswith("disk") else _nothing()
@@ -165,7 +165,7 @@ def outcome(
 
 
 def _run(experiment: Experiment, method: str, place: Path) -> tuple[str, int]:
-    """Return what a run says at its end and the exit code of the command line for it."""
+    """Return the last message of a run and the exit code of the command line for it."""
     try:
         run_one(experiment, method, experiment.settings, 0, place, checkpoint_every=3)
     except (NotWritten, RunError) as error:
@@ -176,7 +176,7 @@ def _run(experiment: Experiment, method: str, place: Path) -> tuple[str, int]:
 
 
 def striking(experiment: Experiment, at: int, strike: Callable[[], Any]) -> Experiment:
-    """Return the experiment with losses that do something when they are evaluated for the ``at``-th time."""
+    """Return the experiment with losses that call ``strike`` when they are evaluated for the ``at``-th time."""
 
     def build(*given: Any) -> Any:
         problem, calls = experiment.build(*given), 0
@@ -207,7 +207,7 @@ def rows(*, quick: bool = False) -> list[list[object]]:
     experiment = dataclasses.replace(digits, settings=digits.settings.override(changes))
     found: list[list[object]] = []
     with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)  # somebody else must find the way
+        Path(name).chmod(0o755)  # another user must be able to enter it
         whole = Path(name, "whole")
         run_one(experiment, "stimulus-m", experiment.settings, 0, whole)
         for i, fault in enumerate(list(FAULTS)[:: 4 if quick else 1]):

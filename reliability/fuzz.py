@@ -1,7 +1,7 @@
-"""Files made up by atheris, a fuzzer that looks where the code goes: ``python -m reliability fuzz``.
+"""Fuzz the file readers with atheris, a coverage-guided fuzzer: ``python -m reliability fuzz``.
 
-Each kind of file of ``reliability.inputs`` is fuzzed in a process of its own, with a limit on memory and on the time of
-a single file. A file that is neither read nor refused with a typed error ends that process, and is shown.
+Each kind of file of ``reliability.inputs`` is fuzzed in its own process, with a limit on memory and on the time for a
+single file. A file that is neither read nor refused with a typed error ends that process and is shown.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pathlib import Path
 
 TITLE = "Files"
 TEXT = """
-Files made up by [atheris](https://github.com/google/atheris) from sound examples, guided by the branches the readers
-take. A file must be read or refused with a `StimulusError`; one that takes more than 10 seconds or 2 GB of memory is a
-failure. The tests fuzz the same readers with hypothesis.
+[atheris](https://github.com/google/atheris) generates files from valid examples, guided by the branches that the
+readers take. A file must be read or refused with a `StimulusError`. A file that takes more than 10 seconds or 2 GB of
+memory is a failure. The tests fuzz the same readers with hypothesis.
 """
 COLUMNS = ("kind of file", "files", "branches seen", "failures")
 RUNS = 4_000
-SECONDS = 120  # the most for one kind of file
+SECONDS = 120  # maximum for one kind of file
 _MEMORY = 2048
 
 
 def rows(*, quick: bool = False, runs: int = RUNS) -> list[list[object]]:
-    """Return how many files of each kind were tried."""
+    """Return the number of files of each kind that were tried."""
     from reliability.inputs import INPUTS
 
     if importlib.util.find_spec("atheris") is None:

@@ -1,7 +1,7 @@
-"""Every file the library reads, with a sound example of each: what the fuzzers start from.
+"""Every kind of file that the library reads, with valid examples from which the fuzzers start.
 
-A reader takes a path. It must return, or raise a ``StimulusError``, in bounded time and memory, and open nothing for
-writing.
+A reader takes a path. It must return or raise a ``StimulusError``, in bounded time and memory, and must not open files
+for writing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Input:
     """A kind of file.
 
     Attributes:
-        file: its name in the folder it is read from.
-        read: from that path to whatever the library makes of it.
-        examples: sound contents.
-        words: pieces that mean something in it, for mutations that get past the first line.
+        file: its name in its folder.
+        read: the reader, which takes the path.
+        examples: valid contents.
+        words: tokens of the format, for mutations that get past the first line.
     """
 
     file: str

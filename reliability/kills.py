@@ -1,7 +1,7 @@
-"""Kills a run again and again, resumes it, and compares it with one that nobody disturbed, bit for bit.
+"""Kill a run repeatedly, resume it, and compare it with an uninterrupted run, bit for bit.
 
-Half of the kills come at a random moment of a plain ``stimulus-moo run``; half at a random operation on the disk, with
-half of that operation done (``reliability.victim``).
+Half of the kills happen at a random moment of a plain ``stimulus-moo run``, half at a random disk operation that is
+half completed (``reliability.victim``).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from stimulus_moo.training import checkpoint
 
 TITLE = "Kills"
 TEXT = """
-A run of `digits` with a checkpoint every third step is killed by SIGKILL, resumed, killed again, until it is done; then
-the next one starts. *At a random moment*: the process is killed from outside, at a time drawn over the length of a run
-without its first third, in which packages are imported. *At a write*: it is killed at an operation on the disk drawn
-from all of them, with half of that operation done. Every finished run is compared with one that nobody disturbed:
-`metrics.jsonl` byte for byte, every tensor of the last checkpoint bit for bit, `summary.json` apart from the seconds.
+A run of `digits` with a checkpoint every third step is killed by SIGKILL, resumed and killed again until it completes;
+then the next run starts. *At a random moment*: the process is killed from outside, at a random time in the last two
+thirds of a run; the first third imports packages. *At a write*: the process is killed at a random disk operation that
+is half completed. Every completed run is compared with an uninterrupted one: `metrics.jsonl` byte for byte, every
+tensor of the last checkpoint bit for bit, and `summary.json` except for the seconds.
 """
 COLUMNS = ("kills", "runs", "killed", "half-written files found", "lines lost", "lines doubled", "bytes lost", "equal")
 KILLS = 50
@@ -35,14 +35,14 @@ STEPS = 40
 
 
 def arguments(folder: Path, *more: str) -> list[str]:
-    """Return what a run is started and resumed with."""
+    """Return the arguments that start and resume a run."""
     limits = ["--steps", str(STEPS), "--checkpoint-every", "3", "--evaluate-every", "8", "--n", "256", "--period", "8"]
     return ["run", "digits", "--method", "stimulus-m+", "--out", str(folder), "--resume", *limits, *more]
 
 
 @dataclass
 class Toll:
-    """What a series of kills came to."""
+    """Results of a series of kills."""
 
     kills: int = 0
     runs: int = 0
@@ -53,7 +53,7 @@ class Toll:
     unequal: list[str] = field(default_factory=list)
 
     def add(self, folder: Path, whole: Path) -> None:
-        """Compare a finished run with the undisturbed one."""
+        """Compare a completed run with the uninterrupted one."""
         self.runs += 1
         found, wanted = (path.joinpath("metrics.jsonl").read_bytes() for path in (folder, whole))
         steps = [json.loads(line)["step"] for line in found.splitlines()]
@@ -66,7 +66,7 @@ class Toll:
 
 
 def difference(folder: Path, whole: Path) -> list[str]:
-    """Return what of two finished runs is not the same: entries of the last checkpoint, or of the summary."""
+    """Return the entries of the last checkpoint and of the summary that differ between two completed runs."""
     ours, theirs = (checkpoint.read(checkpoint.files(path)[0]) for path in (folder, whole))
     differing = [name for name in theirs if not _same(ours.get(name), theirs[name])]
     ours, theirs = (json.loads((path / "summary.json").read_text()) for path in (folder, whole))
@@ -88,7 +88,7 @@ def _bits(tensor: torch.Tensor) -> bytes:
 
 
 def leftovers(folder: Path) -> int:
-    """Count what a killed process left half-written: files beside their target, and a line without an end."""
+    """Count incomplete writes of a killed process: temporary files, and a last line without a newline."""
     metrics = folder / "metrics.jsonl"
     cut = metrics.exists() and not metrics.read_bytes().endswith(b"\n") and metrics.stat().st_size > 0
     return len(list(folder.glob(".*.*.*"))) + cut
@@ -100,7 +100,7 @@ def plain(command: Sequence[str]) -> subprocess.Popen[str]:
 
 
 def sabotaged(strike_at: int, command: Sequence[str]) -> subprocess.Popen[str]:
-    """Start the command line so that it kills itself at an operation on the disk."""
+    """Start the command line so that it kills itself at a disk operation."""
     return _start([sys.executable, "-m", "reliability.victim", str(strike_at), *command])
 
 
@@ -149,13 +149,13 @@ def _after(code: int, said: Sequence[str], toll: Toll, place: Path, whole: Path)
 
 
 def finish(place: Path, toll: Toll, whole: Path) -> None:
-    """Let the run that was killed last come to its end, and compare it too."""
+    """Complete the run that was killed last, and compare it too."""
     process = plain(arguments(place))
     _after(process.wait(), process.communicate(), toll, place, whole)
 
 
 def undisturbed(folder: Path) -> tuple[Path, float, int]:
-    """Make a run that nobody disturbs; return where it is, how long it took, and its operations on the disk."""
+    """Make an uninterrupted run; return its folder, its duration and its number of disk operations."""
     start = time.monotonic()
     process = sabotaged(0, arguments(folder / "whole"))
     said, wrong = process.communicate()
@@ -165,7 +165,7 @@ def undisturbed(folder: Path) -> tuple[Path, float, int]:
 
 
 def rows(*, quick: bool = False, kills: int | None = None, seed: int = 0) -> list[list[object]]:
-    """Return the toll of both kinds of kill."""
+    """Return the results of both kinds of kills."""
     total = kills or (6 if quick else KILLS)
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:

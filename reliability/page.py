@@ -1,4 +1,4 @@
-"""results.json, the source, and docs/reliability.md, rendered from it and from the text that stands in text.md."""
+"""Render docs/reliability.md from results.json and text.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TEXT = Path(__file__).with_name("text.md")
 
 
 def save(folder: Path, path: Path, name: str, new: Section, order: Iterable[str]) -> None:
-    """Put a section into the folder's results.json beside those that are there, and render the page again."""
+    """Add a section to the folder's results.json, and render the page again."""
     folder.mkdir(parents=True, exist_ok=True)
     known = {**load(folder), name: new}
     sections = {key: known[key] for key in order if key in known}
@@ -33,7 +33,7 @@ def render(sections: dict[str, Section]) -> str:
 
 
 def failures(name: str, found: Section) -> int:
-    """Return how many rows of a section say that something was lost."""
+    """Return the number of rows of a section that report a failure."""
     return sum(_failed(name, row) for row in found["rows"])
 
 
@@ -48,7 +48,7 @@ def _failed(name: str, row: list[str]) -> bool:
 
 
 def _counts(sections: dict[str, Section]) -> str:
-    """Return the sums over the sections that are there."""
+    """Return the table of totals over the existing sections."""
 
     def total(name: str, column: int) -> int:
         return sum(int(row[column]) for row in sections[name]["rows"])
@@ -78,7 +78,7 @@ def _command(name: str) -> str:
 
 
 def _origin(name: str, found: Section) -> str:
-    quick = "**A quick run, which shows only that it works.** " if found["quick"] else ""
+    quick = "**A quick run, which is only a smoke test.** " if found["quick"] else ""
     torch = found["versions"].get("torch")
     return (
         f"{quick}{_command(name)}, {found['date']}, {found['seconds']} s, commit {found['commit']}; "

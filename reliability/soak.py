@@ -1,4 +1,4 @@
-"""A long run of small steps with checkpoints and callbacks: memory, file handles and time per step from end to end."""
+"""A long run of small steps with checkpoints and callbacks: memory, file handles and time per step over the run."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from stimulus_moo import Progress, fit
 
 TITLE = "Soak"
 TEXT = """
-`fit` on a small model, spread over the minutes, with a checkpoint every 500 steps, an evaluation every 1,000 and a
-callback at each. "At first" is the median over the second tenth of the run, "at last" the largest value of the last
-tenth. The time of a step is processor time, the median over a tenth of the steps; its change is that in units of a
-fixed piece of work, a plain forward and backward pass of a model of its own, which is timed after every tenth step: how
-fast a processor is depends on what else the machine does.
+`fit` on a small model, spread evenly over the given minutes, with a checkpoint every 500 steps, an evaluation every
+1,000 steps and a callback at every step. "At first" is the median over the second tenth of the run, "at last" the
+largest value of the last tenth. The time of a step is processor time, the median over a tenth of the steps. The speed
+of a processor depends on the other load of the machine, so the change of the time is measured in units of a fixed
+workload: a plain forward and backward pass of a separate model, timed after every tenth step.
 """
 COLUMNS = ("what", "at first", "at last", "change", "bar", "met")
 STEPS, MINUTES = 100_000, 30.0
-_SAMPLES = 1000  # looks at the process
-_EVERY = 10  # steps between two measurements of the fixed piece of work
+_SAMPLES = 1000  # samples of the process
+_EVERY = 10  # steps between two measurements of the fixed workload
 
 
 @dataclass
 class Watcher:
-    """The callback that looks at the process, and that spreads the steps over the time."""
+    """The callback that samples the process and spreads the steps over the time."""
 
     steps: int
     seconds: float
     looks: list[tuple[int, int, int]] = field(default_factory=list)  # memory in kB, file handles, threads
 
     def __post_init__(self) -> None:
-        self.cpu = array("d", bytes(8 * self.steps))  # all of it now, so that watching does not grow
+        self.cpu = array("d", bytes(8 * self.steps))  # allocated in advance, so that the watcher does not grow
         self.fixed = array("d", bytes(8 * (self.steps // _EVERY)))
         self._model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
         self._batch = torch.ones(16, 8), torch.ones(16, 2)
@@ -61,7 +61,7 @@ class Watcher:
 
 
 def window(values: Sequence[Any], first: float, last: float) -> Sequence[Any]:
-    """Return a part of what was seen, by shares of the run."""
+    """Return the values between two fractions of the run."""
     return values[int(len(values) * first) : int(len(values) * last)]
 
 
@@ -76,7 +76,7 @@ def losses(model: torch.nn.Module, batch: Any) -> torch.Tensor:
 
 
 def watch(steps: int, minutes: float) -> Watcher:
-    """Make the run and return what was seen of it."""
+    """Make the run and return its watcher."""
     generator = torch.Generator().manual_seed(0)
     data = torch.randn(256, 8, generator=generator), torch.randn(256, 2, generator=generator)
     torch.manual_seed(0)
@@ -102,7 +102,7 @@ def watch(steps: int, minutes: float) -> Watcher:
 
 
 def rows(*, quick: bool = False, steps: int = STEPS, minutes: float = MINUTES) -> list[list[object]]:
-    """Return memory, handles, threads and time per step, with their bars."""
+    """Return memory, handles, threads and time per step, with their targets."""
     if quick:
         steps, minutes = 4000, 0.0
     seen = watch(steps, minutes)

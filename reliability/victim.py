@@ -1,7 +1,7 @@
 """The command line in a process that kills itself: ``python -m reliability.victim N run digits ...``.
 
-Before the N-th operation that changes a disk, half of what it would do is done and the process ends by SIGKILL, as it
-would when the power fails. N = 0 only counts: the number of operations is the last line on standard output.
+At the N-th operation that changes the disk, half of the operation is done and the process ends by SIGKILL, as in a
+power failure. N = 0 only counts: the last line on standard output is the number of operations.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-#: what the library changes a disk with; files that are open are flushed before ``os.fsync``
+#: the operations with which the library changes the disk; open files are flushed before ``os.fsync``
 OPERATIONS = ("write", "fsync", "replace", "unlink", "ftruncate", "mkdir")
 
 
 class Saboteur:
-    """Counts the operations, and strikes at one of them."""
+    """Counts the operations, and kills the process at one of them."""
 
     def __init__(self, strike_at: int) -> None:
         self.strike_at, self.count = strike_at, 0
 
     def take_over(self) -> None:
-        """Put itself in the place of the operating system's functions."""
+        """Replace the functions of ``os``."""
         for name in OPERATIONS:
             setattr(os, name, self._watched(name, getattr(os, name)))
 
@@ -40,10 +40,10 @@ class Saboteur:
 
 
 def _half(name: str, real: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Do what a power failure may leave of an operation."""
+    """Do the part of an operation that a power failure may leave."""
     if name == "write":
         real(arguments[0], arguments[1][: len(arguments[1]) // 2])
-    elif name == "fsync":  # what was not yet on the disk is lost: half of the file
+    elif name == "fsync":  # data not yet on the disk is lost: half of the file
         with suppress(OSError):  # a folder
             os.truncate(arguments[0], os.fstat(arguments[0]).st_size // 2)
     elif name in ("replace", "unlink") and os.getpid() % 2:  # done, or not
@@ -51,7 +51,7 @@ def _half(name: str, real: Callable[..., Any], arguments: tuple[Any, ...]) -> No
 
 
 def main(arguments: list[str]) -> None:
-    """Run the command with its saboteur."""
+    """Run the command with a saboteur."""
     from stimulus_moo.__main__ import main as command
 
     saboteur = Saboteur(int(arguments[0]))
