@@ -44,7 +44,7 @@ _STAGES: dict[str, list[tuple[Any, list[str]]]] = {
         (Rows, ["merge", "clear", "settle"]),
     ],
     _COMPILED: [(ledger.Ledger, ["_apply_compiled"])],
-    "exchange of x_t and x_{t-1}": [(guard.swapped, ["__enter__", "back"])],
+    "exchange of x_t and x_{t-1}": [(parameter_swap.ParameterSwap, ["__enter__", "back"])],
     "snapshots of random state and buffers": [(guard.Snapshot, ["__init__", "restore", "undrawn"])],
     "Gramian": [(ledger.Ledger, ["gramian"])],
     "solver": [(MinNorm, ["__call__"]), (multigradient, ["checked"])],

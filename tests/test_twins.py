@@ -31,7 +31,7 @@ def test_trajectory_equals_twin(name: str, engine: str, monkeypatch: pytest.Monk
     problem = TorchProblem()
     twin = reference(name, problem)
     # what the compiler is given is the same whatever it makes of it; tests/engines compiles in earnest
-    monkeypatch.setattr("stimulus_moo._engine.compiler.BACKEND", "aot_eager")
+    monkeypatch.setattr("stimulus_moo._engine.compiled.BACKEND", "aot_eager")
     if engine == "streamed":  # rows that are updated in place, a parameter at a time
         monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
     trained = Trained(name, problem, engine="rowwise" if engine == "streamed" else engine).run(STEPS)

@@ -175,11 +175,13 @@ class MultiGradient(Stateful):
         except BaseException:
             self.discard()
             raise
-        if proposal.observed_change:
-            self._check_length(proposal)
+        if proposal.observes:
+            message = None if proposal.observation is None else long_step_message(proposal.observation)
+            if message is not None:
+                self._warn("step", message)
         return step
 
-    def propose(self, batch: Any = None, *, fresh: bool = False, look_back: bool = False, retries: int = 0) -> Proposal:
+    def propose(self, batch: Any = None, *, fresh: bool = False, look_back: bool = False) -> Proposal:
         """Evaluate a step that is not final until it is committed; ``backward`` is both at once.
 
         An earlier proposal that is still open is discarded.
@@ -188,12 +190,11 @@ class MultiGradient(Stateful):
             batch: as for ``backward``.
             fresh: where the estimator would add the batch's difference to its rows, use the batch's own gradient.
             look_back: evaluate the batch at x_{t-1} too, if the estimator keeps that point.
-            retries: how often this step was tried before, for the observation.
 
         Raises:
             As ``backward``, except that NaN or infinity is reported in ``Proposal.error``.
         """
-        proposal = self._new_proposal(retries)
+        proposal = self._new_proposal()
         proposal.evaluate(batch, fresh=fresh, look_back=look_back)
         return proposal
 
@@ -339,10 +340,10 @@ class MultiGradient(Stateful):
             if layers:
                 self._warn("BatchNorm", batch_norm_message(layers))
 
-    def _new_proposal(self, retries: int = 0) -> Proposal:
+    def _new_proposal(self) -> Proposal:
         self._check_model()
         self.discard()
-        self._proposal = Proposal(self, observes=self._observes(), retries=retries)
+        self._proposal = Proposal(self, observes=self._observes())
         return self._proposal
 
     def _observes(self) -> bool:
@@ -352,11 +353,6 @@ class MultiGradient(Stateful):
         if self.store.reducer is not None or "step" in self._warn.given:  # several processes send no messages for it
             return False
         return self.t < _FIRST or self.t % _EVERY == 1
-
-    def _check_length(self, proposal: Proposal) -> None:
-        message = None if proposal.observation is None else long_step_message(proposal.observation)
-        if message is not None:
-            self._warn("step", message)
 
     def _adopt(self) -> None:
         self.objective.adopt()

@@ -30,7 +30,7 @@ BATCHES = cut(COLUMNS, 6) * 3
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything the compiled engine does, but for the C++."""
-    monkeypatch.setattr("stimulus_moo._engine.compiler.BACKEND", "aot_eager")
+    monkeypatch.setattr("stimulus_moo._engine.compiled.BACKEND", "aot_eager")
     yield
     torch._dynamo.reset()
 
@@ -170,7 +170,7 @@ def test_layers_that_are_switched_on_later_are_noticed() -> None:
 
 @pytest.mark.usefixtures("uncompiled")
 def test_large_models_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stimulus_moo._engine.compiler.COMPILED_ENTRIES", 10)
+    monkeypatch.setattr("stimulus_moo._engine.compiled.COMPILED_ENTRIES", 10)
     mg = MultiGradient(two_heads(), losses, MiniBatch(), engine="compiled")
     mg.backward(BATCHES[0])
     with pytest.warns(StimulusWarning, match="it supports at most 10 entries of U"):

@@ -24,8 +24,8 @@ from stimulus_moo import (
     Storm,
     measure,
 )
-from stimulus_moo._engine import compiler, store
-from stimulus_moo.distributed import all_reduce
+from stimulus_moo._engine import compiled, store
+from stimulus_moo.distributed import reducer
 from tests.distributed.launch import Said, launch, values
 from tests.distributed.paths import COLUMNS, Path, batches, build, follow, own_share
 from tests.harness import cut, data, differing, everything, stored_rows, train, two_heads, two_losses, vector
@@ -38,7 +38,7 @@ def way(name: str) -> Iterator[dict[str, bool]]:
     """Make a small model be treated as a large one would be; yields the options of MultiGradient."""
     with (
         mock.patch.multiple(store, STAGED_ENTRIES=1 << 16 if name in ("whole", "sharded") else 0),
-        mock.patch.multiple(all_reduce, BUCKET=16 if name == "in parts" else 1 << 22),
+        mock.patch.multiple(reducer, BUCKET=16 if name == "in parts" else 1 << 22),
     ):
         yield {"shard": name == "sharded"}
 
@@ -217,7 +217,7 @@ def test_a_wrapper_for_data_parallel_training_does_no_harm() -> None:
 
 
 def engines() -> dict[str, Tensor]:
-    with mock.patch.multiple(compiler, BACKEND="eager"):
+    with mock.patch.multiple(compiled, BACKEND="eager"):
         return {
             engine: train(
                 MultiGradient(two_heads(), two_losses, Recursive(cut(half(COLUMNS), 7), period=4), engine=engine),

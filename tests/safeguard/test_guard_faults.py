@@ -52,9 +52,7 @@ def test_losses_with_randomness_of_their_own_never_let_a_refusal_out(warm_up: in
 
 
 @pytest.mark.parametrize("name", ["recursive", "filtered"])
-def test_rows_in_place_are_dropped_when_a_step_is_taken_back(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_in_place_are_dropped_when_a_step_is_taken_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The step that stays uses its batch's own gradient, until the next anchor."""
     monkeypatch.setattr(store, "STAGED_ENTRIES", 0)
     x, y = X.float(), Y.float()

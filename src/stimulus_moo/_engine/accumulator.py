@@ -15,8 +15,8 @@ from stimulus_moo._engine.rows import Rows
 class Accumulator:
     """Adds ``weight`` times every gradient to the rows; a weight of 0 only looks at the gradients.
 
-    The S rows are never held twice: one row, or one parameter's gradient, is taken at a time. Each gradient is checked
-    before it is added, because it cannot be removed again.
+    It takes one row, or one parameter's gradient, at a time, so that the S rows are never held twice. Each gradient is
+    checked before it is added, because it cannot be removed again.
 
     Args:
         rows: U_t as it is being built.
@@ -29,11 +29,7 @@ class Accumulator:
     def __init__(
         self, rows: Rows, weight: float, step: int, *, by_parameter: bool = True, side: WeightedSum | None = None
     ) -> None:
-        self.rows = rows
-        self.weight = weight
-        self.step = step
-        self.by_parameter = by_parameter
-        self.side = side
+        self.rows, self.weight, self.step, self.by_parameter, self.side = rows, weight, step, by_parameter, side
         self.finished = 0  # objectives whose rows have been added
         self.close: Callable[[], None] | None = None  # cleanup callback, run if the engine was interrupted
         self._partial = False  # has a part of the next row been added?
@@ -46,17 +42,15 @@ class Accumulator:
         self.finished = self.rows.objectives
 
     def take_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
-        """Add one row."""
+        """Add one objective's gradients, one per parameter or None."""
         self._check(objective, [gradient for gradient in gradients if gradient is not None])
-        if all(gradient is None for gradient in gradients):
-            raise reaches_nothing(objective)
         if self.side is not None:
             self.side.add_row(objective, gradients)
         self.rows.add(objective, gradients if self.weight else [None] * len(gradients), self.weight)
         self.finished = objective + 1
 
     def take_one(self, objective: int, i: int, gradient: Tensor) -> None:
-        """Add one parameter's part of a row."""
+        """Add one objective's gradient for parameter i."""
         self._check(objective, [gradient])
         if self.side is not None:
             self.side.add_one(objective, i, gradient)
@@ -71,5 +65,7 @@ class Accumulator:
         self.finished, self._partial = objective + 1, False
 
     def _check(self, objective: int, gradients: Sequence[Tensor]) -> None:
+        if not gradients:
+            raise reaches_nothing(objective)
         if not all(map(finite, gradients)):
             raise non_finite_gradient(objective, self.step)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from torch.utils.hooks import RemovableHandle
 from stimulus_moo._engine.interrupts import complete
 from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo.errors import StimulusWarning
+
+if TYPE_CHECKING:
+    from stimulus_moo._engine.accumulator import Accumulator
 
 logger = logging.getLogger("stimulus_moo")
 
@@ -32,29 +35,10 @@ BATCHED_ENTRIES = 1 << 22
 
 
 class Jacobian(NamedTuple):
-    """The gradients of S losses: per objective one gradient per parameter or None, or stacked per parameter."""
+    """The gradients of S losses, one per parameter or None: in S rows, or stacked [S, *shape]."""
 
-    gradients: Sequence[Sequence[Tensor | None]] | Sequence[Tensor | None]
-    stacked: bool
-
-
-class Sink(Protocol):
-    """Receives the gradients of a large model: row by row, or parameter by parameter."""
-
-    by_parameter: bool  # accept gradients of single parameters
-    close: Callable[[], None] | None  # cleanup callback, run if the engine was interrupted
-
-    def take_stacked(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take all rows as one tensor [S, *shape] per parameter, or None."""
-
-    def take_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
-        """Take one objective's gradients, one per parameter or None."""
-
-    def take_one(self, objective: int, i: int, gradient: Tensor) -> None:
-        """Take one objective's gradient for parameter i."""
-
-    def end_row(self, objective: int) -> None:
-        """Finish a row that was given by ``take_one``."""
+    rows: Sequence[Sequence[Tensor | None]] = ()
+    stacked: Sequence[Tensor | None] | None = None
 
 
 class Engine:
@@ -71,10 +55,10 @@ class Engine:
         with full_precision({parameter.device for parameter in parameters}):
             stacked = self._batched(losses, parameters) if self.name == "batched" else None
             if stacked is not None:
-                return Jacobian(stacked, stacked=True)
-            return Jacobian(list(rowwise(losses, parameters)), stacked=False)
+                return Jacobian(stacked=stacked)
+            return Jacobian(list(rowwise(losses, parameters)))
 
-    def stream(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Sink) -> None:
+    def stream(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Accumulator) -> None:
         """Give the sink the gradients of all losses, for a model whose rows must not be held twice."""
         self._resolve(losses, parameters)
         with full_precision({parameter.device for parameter in parameters}):
@@ -149,7 +133,7 @@ def batched(losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tens
     return [None if gradient is None else dense(gradient) for gradient in gradients]
 
 
-def stream(losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Sink) -> None:
+def stream(losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Accumulator) -> None:
     """Give the sink every gradient as soon as it exists, so that no whole row is held; ``p.grad`` stays as it was.
 
     A gradient that was just written is still in the processor's cache. On large models, adding it immediately is much

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -15,14 +14,14 @@ from stimulus_moo._engine.differentiation import Jacobian
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What a step saw of the problem on its way, for the weights lambda of the step before it.
+    """What a step showed of the problem, for the weights lambda of the step before it.
 
-    What could not be seen is None: at an anchor and with one point there is nothing to compare, and noise is seen only
-    by estimators that ask for a batch's two halves.
+    Entries that could not be observed are None: at an anchor and with one point there is nothing to compare, and noise
+    is measured only for estimators that ask for the two halves of a batch.
 
     Attributes:
         step: t.
-        samples, gradients: what the step cost.
+        samples, gradients: the cost of the step.
         anchored: whether it was an anchor.
         losses: the S losses at x_t.
         before: the same batch's S losses at x_{t-1}.
@@ -30,9 +29,8 @@ class Observation:
         sq_norm: ||d_{t-1}||^2.
         moved: ||x_t - x_{t-1}||.
         change: ||sum_s lambda^s D^s|| with D = grad F_A(x_t) - grad F_A(x_{t-1}).
-        retries: how often the step to x_t was taken back and shortened before this one.
         change_variance: the variance of that sum, from the two halves of the batch.
-        variance: of sum_s lambda^s grad f_A^s(x_t), likewise.
+        variance: the variance of sum_s lambda^s grad f_A^s(x_t), likewise.
     """
 
     step: int
@@ -40,7 +38,6 @@ class Observation:
     gradients: int
     anchored: bool
     losses: Tensor
-    retries: int = 0
     before: Tensor | None = None
     weights: Tensor | None = None
     sq_norm: float | None = None
@@ -51,49 +48,42 @@ class Observation:
 
     @property
     def smoothness(self) -> float | None:
-        """||sum_s lambda^s D^s|| / ||x_t - x_{t-1}||, a lower bound on L; None where it was not seen."""
+        """||sum_s lambda^s D^s|| / ||x_t - x_{t-1}||, a lower bound on L."""
         return None if self.change is None or not self.moved else self.change / self.moved
 
     @property
     def decrease(self) -> float | None:
-        """How far the lambda-weighted loss of the batch fell on the way from x_{t-1}; None where it was not seen."""
+        """How far the lambda-weighted loss of the batch fell from x_{t-1} to x_t."""
         if self.before is None or self.weights is None:
             return None
         return float(self.weights @ (self.before - self.losses).double().cpu())
 
 
 class WeightedSum:
-    """Adds lambda-weighted gradients to some vectors while an update takes them in."""
+    """Adds lambda-weighted gradients to vectors while an update takes them in."""
 
     def __init__(self, weights: Sequence[float], targets: Sequence[tuple[list[Tensor], float]]) -> None:
         self.weights = weights
         self.targets = targets
 
     def add_jacobian(self, jacobian: Jacobian) -> None:
-        """Add the gradients of all losses."""
-        if jacobian.stacked:
-            self.add_stacked(cast(Sequence[Tensor | None], jacobian.gradients))
-            return
-        for objective, row in enumerate(cast(Sequence[Sequence[Tensor | None]], jacobian.gradients)):
+        if jacobian.stacked is not None:
+            self.add_stacked(jacobian.stacked)
+        for objective, row in enumerate(jacobian.rows):
             self.add_row(objective, row)
 
     def add_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
-        """Take one objective's gradients, one per parameter or None."""
-        weight = self.weights[objective]
-        if weight:
+        if weight := self.weights[objective]:
             for vectors, factor in self.targets:
                 pairs = [(v, g) for v, g in zip(vectors, gradients, strict=True) if g is not None]
                 torch._foreach_add_([v for v, _ in pairs], [g for _, g in pairs], alpha=factor * weight)
 
     def add_one(self, objective: int, i: int, gradient: Tensor) -> None:
-        """Take one objective's gradient for one parameter."""
-        weight = self.weights[objective]
-        if weight:
+        if weight := self.weights[objective]:
             for vectors, factor in self.targets:
                 vectors[i].add_(gradient, alpha=factor * weight)
 
     def add_stacked(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take every objective's gradients, [S, *shape] per parameter or None."""
         for i, stacked in enumerate(gradients):
             if stacked is not None:
                 weights = torch.tensor(self.weights, dtype=stacked.dtype, device=stacked.device)
@@ -103,11 +93,11 @@ class WeightedSum:
 
 
 class Probe:
-    """Looks on while an update is made: at most three vectors of the model's size, for the time of a step.
+    """Measures an update while it is made, with at most three vectors of the model's size for the duration of a step.
 
     Args:
         weights: lambda_{t-1}; None before the first step, when all objectives count the same.
-        parameters: of the model.
+        parameters: those of the model.
         halves: compare the two halves of the batch.
     """
 
@@ -118,20 +108,20 @@ class Probe:
         self.change_variance: float | None = None
         self.variance: float | None = None
         self.two_points = False  # is the batch evaluated at x_{t-1} too?
-        self.in_rows = False  # can D be had from the rows before and after the update?
+        self.in_rows = False  # is D the difference of the rows before and after the update?
         self._parameters = parameters
         self._change: list[Tensor] | None = None  # sum_s lambda^s D^s
-        self._split: list[Tensor] | None = None  # the same of the first half less that of the second
-        self._noise: list[Tensor] | None = None  # sum_s lambda^s g^s of the first half less that of the second
+        self._split: list[Tensor] | None = None  # the same of the first half minus that of the second
+        self._noise: list[Tensor] | None = None  # sum_s lambda^s g^s of the first half minus that of the second
 
     def begin(self, *, halves: bool) -> None:
-        """Make room, also for two halves where the batch could be cut."""
+        """Allocate the vectors, also for two halves where the batch could be cut."""
         self._change = self._zeros() if self.two_points and not self.in_rows else None
         self._noise = self._zeros() if halves else None
         self._split = self._zeros() if halves and self.two_points else None
 
     def side(self, objectives: int, *, now: bool, half: int, of_half: float, of_all: float) -> WeightedSum | None:
-        """Return where the gradients of a piece go, given its share of its half and of the batch."""
+        """Return where the gradients of a piece go, given its fraction of its half and of the batch."""
         point, sign = (1.0 if now else -1.0), (1.0 if half == 0 else -1.0)
         targets = []
         if self._change is not None:
@@ -145,11 +135,10 @@ class Probe:
         return WeightedSum([1.0 / objectives] * objectives if self.weights is None else self.weights.tolist(), targets)
 
     def vectors(self) -> list[Tensor]:
-        """Return what is being added up."""
         return [vector for vectors in (self._change, self._split, self._noise) for vector in vectors or ()]
 
     def end(self, sizes: Sequence[int]) -> float:
-        """Sum up, given the sizes of the halves, and let go of the vectors; return the variance, 0 if unknown."""
+        """Compute the results, given the sizes of the halves, and free the vectors; return the variance or 0."""
         scale = sizes[0] * sizes[1] / sum(sizes) ** 2 if all(sizes) else 0.0
         if self._change is not None:
             self.change = length(self._change)
@@ -161,7 +150,7 @@ class Probe:
         return self.variance or 0.0
 
     def compare(self, now: Sequence[Tensor | None], before: Sequence[Tensor | None]) -> None:
-        """Take sum_s lambda^s D^s from two combinations of rows; None counts as zero."""
+        """Compute ||sum_s lambda^s D^s|| from two combinations of rows; None counts as zero."""
         self.change = length([a - b for a, b in zip(now, before, strict=True) if a is not None and b is not None])
 
     def _zeros(self) -> list[Tensor]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.nonfinite import check_direction
 from stimulus_moo._engine.observation import Observation, Probe, distance
 from stimulus_moo._engine.replay import Snapshot
-from stimulus_moo._engine.transaction import Transaction
+from stimulus_moo._engine.transaction import Account, Transaction
 from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.estimators import Update
 from stimulus_moo.weightings.base import checked
@@ -46,9 +48,9 @@ class Step:
 class Proposal:
     """A step that was evaluated and is not final: look at it, then call ``commit`` or ``discard``.
 
-    ``MultiGradient.propose`` returns it. Until ``commit``, ``p.grad``, the counters and everything that later steps
-    depend on are unchanged; buffers and the random state have advanced as in a forward pass, and ``discard`` restores
-    them. Rows above the staging threshold are updated in place; after ``discard`` the estimator restarts.
+    Until ``commit``, ``p.grad``, the counters and everything that later steps depend on are unchanged; buffers and the
+    random state have advanced as in a forward pass, and ``discard`` restores them. Rows above the staging threshold are
+    updated in place; after ``discard`` the estimator restarts.
 
     Attributes:
         update: what the step does to the rows.
@@ -68,22 +70,20 @@ class Proposal:
     (True, False, 4)
     """
 
-    def __init__(self, multigradient: MultiGradient, *, observes: bool, retries: int = 0) -> None:
+    def __init__(self, multigradient: MultiGradient, *, observes: bool) -> None:
         mg = self._mg = multigradient
         self.update: Update | None = None
         self.wanted: Update | None = None
         self.error: NonFiniteError | None = None
+        self.open = True  # neither committed nor discarded
         self._t = mg.t
-        self._observes = observes  # are distances and changes measured?
-        self._retries = retries
         self._last = mg.weights, mg.sq_norm  # of the step before
-        self._transaction: Transaction | None = None
+        self.observes = observes  # are distances and changes measured?
         self._moved: float | None = None
-        self._combined: tuple[Tensor, list[Tensor | None], Tensor] | None = None  # lambda_t, d_t, ||d_t||^2
         self._probe: Probe | None = None
         self._observation: Observation | None = None
-        self.observed_change = False  # was the batch compared at two points?
-        self.open = True  # neither committed nor discarded
+        self._transaction: Transaction | None = None
+        self._combined: tuple[Tensor, list[Tensor | None], Tensor] | None = None  # lambda_t, d_t, ||d_t||^2
         self._grad_mode = torch.is_grad_enabled()
         self._snapshot = Snapshot(mg.objective.model, mg.objective.parameters)
         self._engine = mg.store.engine.name
@@ -97,14 +97,10 @@ class Proposal:
         return self._observation
 
     @property
-    def samples(self) -> int:
-        """Samples evaluated for the proposal."""
-        return 0 if self._transaction is None else self._transaction.account.samples
-
-    @property
-    def gradients(self) -> int:
-        """Per-sample multi-gradients evaluated for the proposal."""
-        return 0 if self._transaction is None else self._transaction.account.gradients
+    def cost(self) -> tuple[int, int]:
+        """Samples and per-sample multi-gradients evaluated for the proposal."""
+        account = Account() if self._transaction is None else self._transaction.account
+        return account.samples, account.gradients
 
     @property
     def failed_at_previous_point(self) -> bool:
@@ -117,24 +113,17 @@ class Proposal:
     ) -> None:
         """Evaluate the estimator's update, or the one given; called by ``MultiGradient``."""
         mg = self._mg
-        try:
-            with torch.no_grad():
-                if self._observes and mg.store.previous is not None:
-                    self._moved = distance(mg.objective.parameters, mg.store.previous)
-                self.update = self._choose(fresh, look_back) if update is None else update
-                # The estimator may have drawn from the global random state: both points start from the state it left.
-                replay = self._snapshot
-                if not replay.undrawn():
-                    replay = Snapshot(mg.objective.model, mg.objective.parameters)
-                self._probe = self._new_probe(self.update)
-                self._transaction = Transaction(mg.store, self.update, self._t, replay, self._probe)
-                self._transaction.evaluate(batch)
-                self.observed_change = self._probe is not None and self._probe.change is not None
-        except NonFiniteError as error:
-            self._fail(error)
-        except BaseException as error:
-            self._undo(error)
-            raise
+        with self._undone_on_error(), torch.no_grad():
+            if self.observes and mg.store.previous is not None:
+                self._moved = distance(mg.objective.parameters, mg.store.previous)
+            self.update = self._choose(fresh, look_back) if update is None else update
+            # The estimator may have drawn from the global random state: both points start from the state it left.
+            replay = self._snapshot
+            if not replay.undrawn():
+                replay = Snapshot(mg.objective.model, mg.objective.parameters)
+            self._probe = self._new_probe(self.update)
+            self._transaction = Transaction(mg.store, self.update, self._t, replay, self._probe)
+            self._transaction.evaluate(batch)
 
     def weigh(self) -> None:
         """Compute weights and direction; an overflow ends up in ``error``. ``commit`` calls this if needed."""
@@ -142,22 +131,16 @@ class Proposal:
         if not self.open or self._combined is not None:
             return
         assert transaction is not None
-        try:
-            with torch.no_grad(), full_precision(mg.objective.devices):
-                rows = transaction.pending
-                assert rows is not None
-                weights = checked(mg.weighting(rows.gramian(self._t)), rows.objectives)
-                if mg.store.reducer is not None and not mg.weighting.deterministic:
-                    weights = mg.store.reducer.broadcast(weights)
-                direction, sq_norm = rows.combine(weights)
-                if mg.objective.narrow or not math.isfinite(sq_norm):
-                    check_direction(direction, sq_norm, rows, weights, self._t)
+        with self._undone_on_error(), torch.no_grad(), full_precision(mg.objective.devices):
+            rows = transaction.pending
+            assert rows is not None
+            weights = checked(mg.weighting(rows.gramian(self._t)), rows.objectives)
+            if mg.store.reducer is not None and not mg.weighting.deterministic:
+                weights = mg.store.reducer.broadcast(weights)
+            direction, sq_norm = rows.combine(weights)
+            if mg.objective.narrow or not math.isfinite(sq_norm):
+                check_direction(direction, sq_norm, rows, weights, self._t)
             self._combined = weights, direction, sq_norm
-        except NonFiniteError as error:
-            self._fail(error)
-        except BaseException as error:
-            self._undo(error)
-            raise
 
     def commit(self) -> Step:
         """Weigh the objectives, write d_t into every ``p.grad`` and make the step final.
@@ -167,24 +150,23 @@ class Proposal:
             InvalidOption: the proposal was committed or discarded before.
         """
         self.weigh()
-        mg = self._mg
         if self.error is not None:
             return self._skip(self.error)
         if not self.open:
             raise InvalidOption("this proposal was committed or discarded before; call propose(batch) again")
-        assert self._transaction is not None
+        mg, transaction = self._mg, self._transaction
+        assert transaction is not None
         assert self._combined is not None
-        transaction, (weights, direction, sq_norm) = self._transaction, self._combined
-        account, anchored, length = transaction.account, transaction.update.anchor is not None, float(sq_norm)
+        (weights, direction, sq_norm), account = self._combined, transaction.account
         losses = account.losses
         assert losses is not None
-        try:
-            if mg.estimator.observes:
-                assert self.observation is not None
-                mg.estimator.learn(self.observation)
+        with self._undone_on_error():
+            observation = self.observation if mg.watched or mg.estimator.observes else None
+            if mg.estimator.observes and observation is not None:
+                mg.estimator.learn(observation)
+            anchored, length = transaction.update.anchor is not None, float(sq_norm)
             mg.estimator.record(length, anchored=anchored)
             step = Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
-            observation = self.observation if mg.watched else None
             counts = mg.samples + account.samples, mg.gradients + account.gradients
 
             def finish() -> None:
@@ -193,7 +175,7 @@ class Proposal:
                 mg.objective.count = len(losses)
                 mg.t, (mg.samples, mg.gradients) = self._t + 1, counts
                 mg.weights, mg.sq_norm = weights.detach().double().cpu().clone(), length
-                mg.observation = observation
+                mg.observation = observation if mg.watched else None
                 mg.policy.in_a_row = 0
                 self.open = False
 
@@ -203,10 +185,6 @@ class Proposal:
                 with DeferredInterrupts():
                     finish()
                 raise
-        except BaseException as error:
-            if self.open:
-                self._undo(error)
-            raise
         return step
 
     def discard(self) -> None:
@@ -231,8 +209,7 @@ class Proposal:
         if fresh and update.recursive:
             return Update(keep=0.0, now=1.0, look_back=look_back, halves=update.halves)
         if self._t and update.keep and mg.estimator.remembers and mg.store.rows is None:
-            for part, state in self._states:
-                part.load_state_dict(state)
+            self._restore_states()
             update = self._ask(0)
         if look_back and update.anchor is None and mg.store.previous is not None:
             update = replace(update, look_back=True)
@@ -248,8 +225,8 @@ class Proposal:
         if update.anchor is not None:
             wanted = update.anchor.estimates_variance
         else:
-            wanted = update.halves or (update.look_back and self._observes)
-        return Probe(self._mg.weights, self._mg.objective.parameters, halves=update.halves) if wanted else None
+            wanted = update.halves or (update.look_back and self.observes)
+        return Probe(self._last[0], self._mg.objective.parameters, halves=update.halves) if wanted else None
 
     def _observe(self) -> Observation:
         assert self._transaction is not None
@@ -257,24 +234,28 @@ class Proposal:
         assert account.losses is not None
         probe = None if anchored else self._probe  # at an anchor it compares pieces of the anchor
         return Observation(
-            step=self._t,
-            samples=account.samples,
-            gradients=account.gradients,
-            anchored=anchored,
-            losses=account.losses,
-            retries=self._retries,
-            before=account.before,
-            weights=self._last[0],
-            sq_norm=self._last[1],
-            moved=self._moved,
-            change=None if probe is None else probe.change,
-            change_variance=None if probe is None else probe.change_variance,
-            variance=None if probe is None else probe.variance,
+            self._t,
+            account.samples,
+            account.gradients,
+            anchored,
+            account.losses,
+            account.before,
+            *self._last,
+            self._moved,
+            *(() if probe is None else (probe.change, probe.change_variance, probe.variance)),
         )
 
-    def _fail(self, error: NonFiniteError) -> None:
-        self.error = error
-        self._undo(error)
+    @contextmanager
+    def _undone_on_error(self) -> Iterator[None]:
+        """Undo the proposal if the body raises; a ``NonFiniteError`` is kept in ``error``."""
+        try:
+            yield
+        except BaseException as error:
+            if self.open:
+                self._undo(error)
+            if not isinstance(error, NonFiniteError):
+                raise
+            self.error = error
 
     def _undo(self, error: BaseException | None) -> None:
         mg = self._mg
@@ -286,6 +267,9 @@ class Proposal:
         with DeferredInterrupts():
             self._snapshot.restore()
             mg.store.engine.name = self._engine
-            for part, state in self._states:
-                part.load_state_dict(state)
+            self._restore_states()
             self.open = False
+
+    def _restore_states(self) -> None:
+        for part, state in self._states:
+            part.load_state_dict(state)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from stimulus_moo._engine.differentiation import Jacobian
 from stimulus_moo._engine.nonfinite import finite, non_finite_gradient
+from stimulus_moo._engine.objective import reaches_nothing
 from stimulus_moo._engine.storage import Storage, add_rounded
 
 _CHUNK = 1 << 13  # columns summed in the rows' own precision for the Gramian; chunks are summed in float64
@@ -79,10 +79,11 @@ class Rows:
 
     def add_jacobian(self, jacobian: Jacobian, weight: float) -> None:
         """Add ``weight`` times the gradients of all S losses."""
-        if jacobian.stacked:
-            self.add_stacked(cast(Sequence[Tensor | None], jacobian.gradients), weight)
-            return
-        for objective, row in enumerate(cast(Sequence[Sequence[Tensor | None]], jacobian.gradients)):
+        if jacobian.stacked is not None:
+            self.add_stacked(jacobian.stacked, weight)
+        for objective, row in enumerate(jacobian.rows):
+            if all(gradient is None for gradient in row):
+                raise reaches_nothing(objective)
             self.add(objective, row, weight)
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:

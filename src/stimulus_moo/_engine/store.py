@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from stimulus_moo._engine.compiler import Compiler
+from stimulus_moo._engine.compiled import Compiler
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.objective import Objective, reaches_nothing
 from stimulus_moo._engine.parameter_swap import ParameterSwap
 from stimulus_moo._engine.reach import reached
-from stimulus_moo._engine.reducer import Reducer
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo.errors import StateMismatch
+
+if TYPE_CHECKING:
+    from stimulus_moo.distributed.reducer import AllReduce
 
 #: The staging threshold. Up to this many entries of U (S x P) an update is built beside the old rows and can be
 #: discarded exactly. Above, rows are updated in place, so that no second S x P matrix exists.
@@ -27,7 +29,7 @@ class Store:
     """Keeps U, x_{t-1} and spare memory for the next update; transactions change them."""
 
     def __init__(
-        self, objective: Objective, engine: Engine, storage: Storage | None = None, reducer: Reducer | None = None
+        self, objective: Objective, engine: Engine, storage: Storage | None = None, reducer: AllReduce | None = None
     ) -> None:
         self.objective = objective
         self.engine = engine

@@ -6,16 +6,15 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from stimulus_moo._engine.accumulator import Accumulator
-from stimulus_moo._engine.compiler import evaluate_compiled
+from stimulus_moo._engine.compiled import evaluate_compiled
 from stimulus_moo._engine.observation import Probe
 from stimulus_moo._engine.parameter_swap import ParameterSwap
-from stimulus_moo._engine.reducer import Reducer
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
@@ -24,6 +23,9 @@ from stimulus_moo.data.batches import leading_size, split
 from stimulus_moo.data.partition import ALL
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
 from stimulus_moo.estimators import Update
+
+if TYPE_CHECKING:
+    from stimulus_moo.distributed.reducer import AllReduce
 
 logger = logging.getLogger("stimulus_moo")
 
@@ -202,7 +204,7 @@ class Transaction:
         if probe is not None:
             self._finish_probe(probe, pieces, own)
 
-    def _reduce(self, reducer: Reducer) -> None:
+    def _reduce(self, reducer: AllReduce) -> None:
         """Make U_t and the account those of all processes."""
         account = self.account
         reducer.sum(self, account, Spread())

@@ -13,12 +13,12 @@ from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Account, Transaction
 from stimulus_moo.anchors.variance import Spread
-from stimulus_moo.distributed.all_reduce import GroupReducer
-from stimulus_moo.distributed.message import Head, take_over
+from stimulus_moo.distributed.head import Head
+from stimulus_moo.distributed.reducer import AllReduce
 from stimulus_moo.distributed.sharded_rows import ShardedRows
 
 
-class ReduceScatter(GroupReducer):
+class ReduceScatter(AllReduce):
     """Sums and splits every row as it is computed, one row per message.
 
     The processes go through their evaluations in rounds, each opened by a message of a few numbers: who still has
@@ -31,46 +31,29 @@ class ReduceScatter(GroupReducer):
 
     def target(self, transaction: Transaction, graphs: Sequence[Tensor]) -> Rows:
         """Open a round for these losses; return the rows to which all processes add."""
-        store = transaction.store
-        self._round(store, active=True, own=(len(graphs), store.masks(graphs)))
-        self._transaction = transaction
-        transaction.accumulator = None
+        self._round(transaction.store, active=True, own=(len(graphs), transaction.store.masks(graphs)))
+        self._transaction, transaction.accumulator = transaction, None
         return self._open_rows(transaction)
 
     def sum(self, transaction: Transaction, account: Account, spread: Spread, *, last: bool = True) -> Spread:
         """Wait for the others; then the pending rows are the sums already, and the accounts are summed."""
-        agreement, store = self.agreement, transaction.store
-        self._transaction = None
+        store, self._transaction = transaction.store, None
         while self._round(store, active=False):
-            self._add_nothing(self._open_rows(transaction))
-        agreement.open = not last
-        if not agreement.objectives:
+            _add_nothing(self._open_rows(transaction))
+        self._awaited = not last
+        if not self._objectives:
             return spread  # no process has brought anything
-        target = self._open_rows(transaction)
-        head = Head(agreement.objectives, transaction.step, account, spread)
-        head.partial = target.reach != store.layout
-        total = head.summed(self.group.sum(head.vector(torch.float64)))
-        target.reach = agreement.union(target.reach) if total.partial else list(store.layout)
-        return take_over(total, account, store, look_back=transaction.update.look_back)
+        rows = self._open_rows(transaction)
+        total = self._exchange(store, Head(self._objectives, transaction.step, account, spread), rows)
+        rows.reach = self._union(rows.reach) if total.partial else list(store.layout)
+        return self._take_over(total, account, transaction)
 
     def tally(self, transaction: Transaction, spread: Spread) -> Spread:
         """Sum in the middle of an anchor."""
         return self.sum(transaction, Account(), spread, last=False)
 
-    def abandon(self, store: Store, error: BaseException) -> None:
-        """Finish the current round with nothing, then report the failure in the next one."""
-
-        def send_failure() -> None:
-            transaction = self._transaction
-            if transaction is not None and transaction.pending is not None:
-                accumulator = transaction.accumulator
-                self._add_nothing(transaction.pending, 0 if accumulator is None else accumulator.finished)
-            self._round(store, active=False, failed=True)
-
-        self.agreement.tell(error, send_failure)
-
     def roll_back(self, store: Store) -> None:
-        """Forget what the processes agreed on during the step."""
+        """Return to what the processes had agreed on before the step."""
         self._transaction = None
         super().roll_back(store)
 
@@ -84,33 +67,40 @@ class ReduceScatter(GroupReducer):
         rows, staging = (-(-size // self.group.size) for size in (estimate.rows, estimate.staging))
         return dataclasses.replace(estimate, rows=rows, staging=staging, transient=2 * estimate.transient)
 
-    def _add_nothing(self, rows: Rows, first: int = 0) -> None:
-        """Take part in the remaining rows of a round without adding to them."""
-        for s in range(first, rows.objectives):
-            rows.add(s, [], 0.0)
+    def _send_failure(self, store: Store) -> None:
+        """Finish the current round with nothing, then report the failure in the next one."""
+        transaction = self._transaction
+        if transaction is not None and transaction.pending is not None:
+            done = 0 if transaction.accumulator is None else transaction.accumulator.finished
+            _add_nothing(transaction.pending, done)
+        self._round(store, active=False, failed=True)
 
     def _round(
         self, store: Store, *, active: bool, own: tuple[int, list[int]] | None = None, failed: bool = False
     ) -> bool:
         """Open a round; return whether any process has something to evaluate in it."""
-        agreement = self.agreement
         grown = own is not None and (
-            own[0] != agreement.objectives or any(new & ~old for new, old in zip(own[1], store.layout, strict=True))
+            own[0] != self._objectives or any(new & ~old for new, old in zip(own[1], store.layout, strict=True))
         )
-        flags = self.group.sum(torch.tensor([failed, active, grown, agreement.step], dtype=torch.float64)).tolist()
+        flags = self.group.sum(torch.tensor([failed, active, grown, self._step], dtype=torch.float64)).tolist()
         if failed:
             return False
         if flags[0]:
-            agreement.raise_failure(None)
-        agreement.require_same_step(flags[3], agreement.step)
+            self._raise_failure(None)
+        self._require_same_step(flags[3], self._step)
         if flags[2]:
-            agreement.settle_layout(store, own)
+            self._settle_layout(store, self.group.gather((False, own)))
         return bool(flags[1])
 
     def _open_rows(self, transaction: Transaction) -> Rows:
         """Return the rows of this step, with room for what the processes have agreed on."""
-        store = transaction.store
         if transaction.pending is None:
-            transaction.pending = store.blank(self.agreement.objectives, forget=False)
-        transaction.pending.make_room(store.layout)
+            transaction.pending = transaction.store.blank(self._objectives, forget=False)
+        transaction.pending.make_room(transaction.store.layout)
         return transaction.pending
+
+
+def _add_nothing(rows: Rows, first: int = 0) -> None:
+    """Take part in the remaining rows of a round without adding to them."""
+    for s in range(first, rows.objectives):
+        rows.add(s, [], 0.0)

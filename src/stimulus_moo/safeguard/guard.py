@@ -202,7 +202,7 @@ class Safeguard(Stateful):
         while True:
             resting = self.suspended > 0 or lost
             look_back = looks or (self.suspended > 0 and (self.suspended - 1) % LOOK_EVERY == 0)
-            proposal = mg.propose(batch, fresh=resting, look_back=look_back, retries=retries)
+            proposal = mg.propose(batch, fresh=resting, look_back=look_back)
             seen = proposal.observation
             doubtful = seen is not None and retries < PATIENCE and not looks and self.rollback.doubtful(seen)
             if doubtful and self._has_moved():
@@ -306,8 +306,8 @@ class _Retreat:
     def count(self, proposal: Proposal) -> None:
         """Count the evaluations of a proposal that was discarded."""
         mg = self._guard.multigradient
-        mg.samples += proposal.samples
-        mg.gradients += proposal.gradients
+        samples, gradients = proposal.cost
+        mg.samples, mg.gradients = mg.samples + samples, mg.gradients + gradients
 
     @torch.no_grad()
     def take_back(self, proposal: Proposal, reason: str, left: float) -> None:

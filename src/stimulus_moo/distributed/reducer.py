@@ -1,0 +1,257 @@
+"""How several processes form the sums of a step; a process on its own has no reducer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stimulus_moo._engine.memory import MemoryEstimate
+from stimulus_moo._engine.rows import Rows
+from stimulus_moo._engine.storage import Storage
+from stimulus_moo._engine.store import Store
+from stimulus_moo._engine.transaction import Account, Transaction
+from stimulus_moo.anchors.variance import Spread
+from stimulus_moo.distributed.fingerprint import Fingerprint, digest, fingerprint_of, mismatch, structure_of
+from stimulus_moo.distributed.group import Group, describe, told
+from stimulus_moo.distributed.head import Head
+from stimulus_moo.errors import DistributedError, InvalidLosses, InvalidOption, RankMismatch
+
+#: Entries of U in one message; a larger U is summed in parts.
+BUCKET = 1 << 22
+
+
+class AllReduce:
+    """Sums the updates of all processes, weighted by how many samples each has brought; every process keeps all of U.
+
+    .. code-block:: text
+
+        U_t = keep U_{t-1} + (1 / sum_r n_r) sum_r n_r (now grad F_r(x_t) + before grad F_r(x_{t-1}))
+
+    A transaction calls ``begin`` first and ``sum`` last; in between it evaluates n_r times this process's own term. A
+    large U is updated in place: process r holds n_r (keep U_{t-1} + its own term), and their sum is (sum_r n_r) U_t.
+    The head of the message has the number of samples, the losses, and whether a process failed, so that all continue
+    or none does. After the sum, U_t is the same in all processes, bit for bit, and so is everything computed from it.
+    """
+
+    #: whether the rows are split over the processes
+    sharded = False
+
+    def __init__(self, group: Group, storage: Storage) -> None:
+        if storage.dtype is torch.bfloat16:
+            raise InvalidOption(
+                "rows_dtype must be None, torch.float32 or torch.float64 where several processes make a step, found "
+                "torch.bfloat16; shard=True lowers the memory further"
+            )
+        self.group = group
+        self.partition = group.partition
+        self._objectives = 0  # S, once the processes have agreed on it and on ``Store.layout``
+        self._compared = False  # have the processes been compared?
+        self._awaited = True  # do the others still wait for our part of the step?
+        self._before: tuple[int, list[int]] | None = None  # S and the layout before the current step
+        self._step = 0
+
+    def begin(self, transaction: Transaction, batch: Any) -> None:
+        """Begin a step; before the first, raise RankMismatch on all processes where model, step or batch differ."""
+        store, step = transaction.store, transaction.step
+        self._step = self.group.step = step
+        self._before = self._objectives, store.layout
+        if self._compared:
+            return
+        model, structure = fingerprint_of(store, transaction.update, step), structure_of(batch)
+        found = self._exchange_digests(model, structure)
+        if found[:, 0].any():
+            self._raise_failure(None)
+        brought = found[:, 3] != 0
+        if (found[:, 1:3] != found[0, 1:3]).any():
+            raise mismatch(self.group.gather(model), range(self.group.size), step)
+        first = int(brought.nonzero()[0]) if brought.any() else 0
+        if (found[brought, 3:5] != found[first, 3:5]).any():
+            ranks = [rank for rank in range(self.group.size) if brought[rank]]
+            raise mismatch(self.group.gather(structure), ranks, step)
+        self._compared = True
+
+    def target(self, transaction: Transaction, graphs: Sequence[Tensor]) -> Rows:
+        """Return the rows to which the gradients of these losses are added."""
+        return transaction.open_rows(graphs)
+
+    def sum(self, transaction: Transaction, account: Account, spread: Spread, *, last: bool = True) -> Spread:
+        """Make the pending rows and the account those of all processes; return the spread of all processes."""
+        store, own = transaction.store, transaction.pending
+        if not self._objectives:
+            self._agree(store, own)
+        if not self._objectives:
+            self._awaited = False
+            return spread  # no process has brought anything
+        total = self._exchange(store, Head(self._objectives, transaction.step, account, spread), own)
+        self._awaited = not last
+        rows = own
+        if rows is None:  # this process has evaluated nothing
+            forget = not transaction.update.keep
+            rows = store.rows if transaction.in_place else store.blank(self._objectives, forget=forget)
+            assert rows is not None
+            rows.make_room(store.layout)
+            rows.scale(0.0)
+        transaction.written |= rows is store.rows
+        transaction.pending = rows
+        rows.settle()
+        self._sum_rows(rows)
+        reach = rows.reach if own is not None else [0] * len(store.layout)
+        rows.reach = self._union(reach) if total.partial else list(store.layout)
+        return self._take_over(total, account, transaction)
+
+    def tally(self, transaction: Transaction, spread: Spread) -> Spread:
+        """Sum in the middle of an anchor, which then decides how many more samples it draws."""
+        everyone = self.sum(transaction, Account(), spread, last=False)
+        assert transaction.pending is not None
+        transaction.pending.scale(1.0 / self.group.size)  # each process continues from its part of the sum
+        return everyone
+
+    def sum_vectors(self, vectors: Sequence[Tensor], share: float) -> None:
+        """Replace vectors of means over this process's ``share`` of the samples by those over all samples."""
+        for vector in vectors:
+            for part in vector.view(-1).split(BUCKET):
+                part.copy_(self.group.sum(part * share))
+
+    def broadcast(self, weights: Tensor) -> Tensor:
+        """Return the first process's weights: a rule may draw random numbers, and each process has its own stream."""
+        return self.group.sum(weights.clone() if self.group.rank == 0 else torch.zeros_like(weights))
+
+    def abandon(self, store: Store, error: BaseException) -> None:
+        """Tell the other processes that the step failed here, if they still wait for our part."""
+        if isinstance(error, DistributedError) or not self._awaited:
+            return
+        try:
+            if self._compared:
+                self._send_failure(store)
+            else:
+                self._exchange_digests(failed=True)
+            self._raise_failure(error)
+        except DistributedError as second:
+            error.add_note(f"the other ranks could not be told: {second}")
+        finally:
+            self._awaited = False
+
+    def roll_back(self, store: Store) -> None:
+        """Return to what the processes had agreed on before the step."""
+        self._awaited = True
+        if self._before is not None:
+            self._objectives, store.layout = self._before
+            self._before = None
+
+    def commit(self) -> None:
+        """Finish a step."""
+        self._awaited, self._before = True, None
+
+    def clear(self) -> None:
+        """Forget everything the processes have agreed on."""
+        self._objectives, self._compared, self._before = 0, False, None
+
+    def new_rows(self, store: Store, objectives: int) -> Rows:
+        """Return empty rows for the model."""
+        return Rows(store.objective.parameters, objectives, store.objective.decisive, store.storage)
+
+    def memory(self, estimate: MemoryEstimate, parameters: int) -> MemoryEstimate:
+        """Add the message, a copy of a small U."""
+        small = estimate.objectives * parameters <= BUCKET
+        return dataclasses.replace(estimate, transient=estimate.transient + (estimate.rows if small else 0))
+
+    def _exchange(self, store: Store, head: Head, own: Rows | None) -> Head:
+        """Sum the heads; raise where a process failed or is at another step; make room for what any has reached."""
+        if own is not None:
+            own.make_room(store.layout)
+            head.grown, head.partial = own.layout != store.layout, own.reach != store.layout
+        total = head.summed(self.group)
+        if total.failed:
+            self._raise_failure(None)
+        self._require_same_step(total.step, head.step)
+        if total.grown:
+            self._agree(store, own)
+            if own is not None:
+                own.make_room(store.layout)
+        return total
+
+    def _sum_rows(self, rows: Rows) -> None:
+        flat = [block.matrix.view(-1) for block in rows.blocks]
+        if sum(map(len, flat)) <= BUCKET:
+            total = self.group.sum(torch.cat(flat))
+            for part, found in zip(flat, total.split([len(part) for part in flat]), strict=True):
+                part.copy_(found)
+        else:
+            for whole in flat:
+                for part in whole.split(BUCKET):
+                    part.copy_(self.group.sum(part))
+
+    def _take_over(self, total: Head, account: Account, transaction: Transaction) -> Spread:
+        """Make the account that of all processes; return the spread of all processes."""
+        parameters, found = transaction.store.objective.parameters, total.account
+        double = any(parameter.dtype is torch.float64 for parameter in parameters)
+        kind, device = torch.float64 if double else torch.float32, parameters[0].device
+        account.seen = found.seen
+        account.losses = None if found.losses is None else found.losses.to(device, kind)
+        if transaction.update.look_back and found.before is not None:
+            account.before = found.before.to(device, kind)
+        return total.spread
+
+    def _send_failure(self, store: Store) -> None:
+        if self._objectives:
+            Head(self._objectives, self._step, failed=True).summed(self.group)
+        else:
+            self._agree(store, None, failed=True)
+
+    def _agree(self, store: Store, own: Rows | None, *, failed: bool = False) -> None:
+        layout = None if own is None else (own.objectives, own.layout)
+        self._settle_layout(store, self.group.gather((failed, layout)), failed=failed)
+
+    def _settle_layout(self, store: Store, found: list[Any], *, failed: bool = False) -> None:
+        """Agree on S and on the layout of the rows, which decide the shape of every message from here on.
+
+        Raises:
+            InvalidLosses: the processes have different numbers of losses.
+        """
+        if any(lost for lost, _ in found):
+            if not failed:
+                self._raise_failure(None)
+            return
+        known = {rank: part for rank, (_, part) in enumerate(found) if part is not None}
+        counts = {rank: count for rank, (count, _) in known.items()}
+        if len({self._objectives or min(counts.values(), default=0), *counts.values()}) > 1:
+            self._awaited = False
+            raise InvalidLosses(
+                f"losses returned different numbers of losses on the ranks at step {self._step}: "
+                f"{', '.join(f'{count} on rank {rank}' for rank, count in counts.items())}"
+                f"{f', {self._objectives} before' if self._objectives else ''}; every rank must return the same "
+                "objectives"
+            )
+        for count, layout in known.values():
+            self._objectives = count
+            store.layout = [old | new for old, new in zip(store.layout, layout, strict=True)]
+
+    def _union(self, reach: Sequence[int]) -> list[int]:
+        """Return what any process reaches."""
+        bits = torch.tensor([[float(mask >> s & 1) for s in range(self._objectives)] for mask in reach])
+        counts = self.group.sum(bits).tolist()
+        return [sum(1 << s for s, count in enumerate(row) if count) for row in counts]
+
+    def _require_same_step(self, total: float, own: float) -> None:
+        if total != self.group.size * own:
+            raise RankMismatch(
+                f"this rank is at step {self._step}, another is not: a rank left out a step or continued after an error"
+            )
+
+    def _raise_failure(self, own: BaseException | None) -> None:
+        """Exchange what went wrong; raise it where another process failed."""
+        found = self.group.gather(None if own is None else describe(own))
+        self._awaited = False
+        if own is None:
+            rank, description = next((rank, one) for rank, one in enumerate(found) if one is not None)
+            raise told(rank, description, self._step)
+
+    def _exchange_digests(
+        self, model: Fingerprint | None = None, structure: Fingerprint | None = None, *, failed: bool = False
+    ) -> Tensor:
+        """Return for every process: failed, two numbers for its model, two for its batch (zero where it has none)."""
+        return self.group.stack(torch.tensor([int(failed), *digest(model), *digest(structure)])).cpu()
