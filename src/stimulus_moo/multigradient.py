@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -31,56 +31,43 @@ from stimulus_moo.weightings.min_norm import MinNorm
 _FIRST, _EVERY = 16, 16
 
 
-class Supervisor(Protocol):
-    """Drives the steps of a ``MultiGradient`` it is attached to, such as ``Safeguard``."""
-
-    def backward(self, batch: Any) -> Step:
-        """Propose, look, and commit or discard."""
-
-
 class MultiGradient(Stateful):
     """Multi-objective gradients for an existing training loop.
 
-    ``backward(batch)`` takes the place of ``loss.backward()``: it overwrites every ``p.grad`` with that parameter's
-    part of d_t = sum_s lambda_t^s u_t^s, so ``zero_grad`` is not needed, and any ``torch.optim`` optimizer, schedule or
-    clipping works on it. Parameters that no loss reaches, or that are frozen, have ``p.grad`` None.
+    ``backward(batch)`` replaces ``loss.backward()``: it overwrites every ``p.grad`` with that parameter's part of
+    d_t = sum_s lambda_t^s u_t^s, so ``zero_grad`` is not needed and any ``torch.optim`` optimizer, schedule or clipping
+    works on it. Parameters that no loss reaches, or that are frozen, have ``p.grad`` None.
 
-    Whatever is raised inside ``backward``, by the library, the losses, the data or the weighting, leaves the
-    parameters, their gradients, buffers, the random state, the estimator and the counters as they were before the call.
-    A Ctrl-C that comes while the finished step is being written waits until all of it is: that step counts as made.
+    Any exception inside ``backward``, raised by the library, the losses, the data or the weighting, leaves parameters,
+    gradients, buffers, random state, estimator and counters as they were; rows above the staging threshold that were
+    being written are dropped, and the estimator restarts. A Ctrl-C while the finished step is being written takes
+    effect after it: that step counts as made.
 
     Args:
         model: a ``torch.nn.Module``.
-        losses: ``losses(model, batch)`` returns the S mean losses of a batch, as a tuple of 0-d tensors or as a 1-D
-            tensor.
+        losses: ``losses(model, batch)`` returns the S mean losses, as a tuple of 0-d tensors or a 1-D tensor.
         estimator: how gradients are estimated, e.g. ``Recursive(anchor, period)``.
-        weighting: from the S x S Gramian of the rows to S weights; default ``MinNorm()``; any callable will do, a
-            TorchJD weighting for instance.
+        weighting: from the S x S Gramian of the rows to S weights; default ``MinNorm()``; any callable, such as a
+            TorchJD weighting.
         shared: the parameters whose gradients decide the weights (the trunk of a multi-head model); default all.
-        micro_batch: evaluate at most so many samples at once; the result is the same, memory does not grow with the
-            batch.
+        micro_batch: evaluate at most so many samples at once; same result, memory does not grow with the batch.
         batch_size: a function from a batch to its size, where that is not the leading dimension of its first tensor.
-        engine: how rows are differentiated; the results are the same up to rounding.
-            ``"rowwise"``: one backward pass per objective, works with everything.
-            ``"batched"``: all rows in one vectorised pass, faster for small models without convolutions.
-            ``"compiled"``: both points and all rows in one function by ``torch.compile``, fastest for small models. It
-            is used for batches of a shape only after it has been compiled for them, which takes several seconds, and
-            has agreed with single rows.
-            ``"auto"``: rowwise or batched, by the model's size and layers. An engine that cannot serve a model (random
-            or stateful layers compiled, operations that do not vectorise, no compiler) gives way to rowwise, with one
-            warning.
-        rows_dtype: the type the rows U are kept in; default that of the parameters, float32 at the least.
-            ``torch.bfloat16`` halves the memory; sums are then rounded at random, so that they are right on average.
-        rows_device: where the rows are kept; default beside the parameters. ``"cpu"`` frees an accelerator's memory for
-            the price of moving every gradient.
-        on_nonfinite: what happens where a loss, a gradient or the direction is NaN or infinite. ``"raise"``:
-            ``NonFiniteError``. ``"skip"``: the call is logged and counted in ``skipped``, and otherwise did not happen,
-            but for every ``p.grad``, which is None, so that any ``torch.optim`` optimizer leaves the parameters and its
-            own state alone; the step returned has ``skipped=True``. After 10 in a row the next one raises.
-        process_group: the processes of ``torch.distributed`` that make every step together, each with its share of the
-            batch and of the anchor; default all of them where ``init_process_group`` was called, else this process on
-            its own. See ``docs/distributed.md``.
+        engine: how rows are differentiated; results are equal up to rounding. ``"rowwise"``: one backward pass per
+            objective, works with everything. ``"batched"``: all rows in one vectorised pass, faster for small models
+            without convolutions. ``"compiled"``: both points and all rows in one function by ``torch.compile``, fastest
+            for small models; it is used for batches of a shape only after it was compiled for them, which takes several
+            seconds, and agreed with single rows. ``"auto"``: rowwise or batched, by the model's size and layers. An
+            engine that does not support a model falls back to rowwise with one warning.
+        process_group: the processes of ``torch.distributed`` that make every step together, each with its part of the
+            batch and of the anchor; default all of them after ``init_process_group``, else this process on its own.
         shard: split U over these processes, which divides its memory by their number.
+        rows_dtype: the type the rows U are stored in; default that of the parameters, at least float32.
+            ``torch.bfloat16`` halves the memory; sums are then rounded stochastically, so that they are unbiased.
+        rows_device: where the rows are stored; default beside the parameters. ``"cpu"`` frees an accelerator's memory
+            at the cost of moving every gradient.
+        on_nonfinite: what happens where a loss, a gradient or the direction is NaN or infinite. ``"raise"``:
+            ``NonFiniteError``. ``"skip"``: the call is logged, counted in ``skipped`` and has no effect but that every
+            ``p.grad`` is None, so that the optimizer changes nothing. After 10 consecutive skips the next one raises.
 
     Raises:
         InvalidOption: an argument cannot work; the message says which and why.
@@ -149,7 +136,7 @@ class MultiGradient(Stateful):
         self.policy = SkipPolicy(on_nonfinite)
         self._warn = WarnOnce()
         self._proposal: Proposal | None = None  # the last one
-        self._supervisor: Supervisor | None = None
+        self._supervisor: Any = None
 
     def backward(self, batch: Any = None) -> Step:
         """Estimate, weigh, and write d_t into every ``p.grad``.
@@ -164,21 +151,18 @@ class MultiGradient(Stateful):
             InvalidBatch, InvalidLosses, InvalidWeights: an input does not fit; the message says which.
             NonFiniteError: a loss, a gradient or the direction is NaN or infinite, and is not to be skipped.
             ModelChanged: parameters were added, removed, frozen, cast or moved since the last call.
-            DistributedError: the processes could not make this step together. What one of them raises, all raise, and
-                all are as before.
+            DistributedError: the processes could not make this step together; what one raises, all raise.
         """
         if self._supervisor is not None:
-            return self._supervisor.backward(batch)
+            return cast(Step, self._supervisor.backward(batch))
         try:
             proposal = self.propose(batch)
             step = proposal.commit()
         except BaseException:
             self.discard()
             raise
-        if proposal.observes:
-            message = None if proposal.observation is None else long_step_message(proposal.observation)
-            if message is not None:
-                self._warn("step", message)
+        if proposal.observes and (message := long_step_message(proposal.observation)):
+            self._warn("step", message)
         return step
 
     def propose(self, batch: Any = None, *, fresh: bool = False, look_back: bool = False) -> Proposal:
@@ -209,12 +193,8 @@ class MultiGradient(Stateful):
         if self._proposal is not None and self._proposal.open:
             self._proposal.discard()
 
-    def attach(self, supervisor: Supervisor) -> None:
-        """Let a supervisor, such as ``Safeguard``, drive the steps; ``detach`` ends that.
-
-        Raises:
-            InvalidOption: another one is attached.
-        """
+    def attach(self, supervisor: Any) -> None:
+        """Let the ``backward(batch)`` of a supervisor, such as ``Safeguard``, drive the steps, until ``detach``."""
         if self._supervisor is not None:
             raise InvalidOption(f"multigradient already has a {type(self._supervisor).__name__}; call its detach first")
         self._supervisor = supervisor

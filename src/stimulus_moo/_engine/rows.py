@@ -48,11 +48,7 @@ class Rows:
     """
 
     def __init__(
-        self,
-        parameters: Sequence[Tensor],
-        objectives: int,
-        decisive: Sequence[bool],
-        storage: Storage | None = None,
+        self, parameters: Sequence[Tensor], objectives: int, decisive: Sequence[bool], storage: Storage | None = None
     ) -> None:
         self.parameters = parameters
         self.objectives = objectives
@@ -136,7 +132,7 @@ class Rows:
         self._sum(pairs, weight)
 
     def replace(self, reach: Sequence[int], matrices: Sequence[Tensor]) -> None:
-        """Take over one matrix for each block, in the layout as it is now."""
+        """Replace the matrix of each block, in the current layout."""
         self.reach = list(reach)
         self._stale = [0] * len(self.parameters)
         for block, matrix in zip(self.blocks, matrices, strict=True):
@@ -168,17 +164,14 @@ class Rows:
             block.matrix.mul_(factor)
 
     def clear(self, *, lazily: bool = False) -> None:
-        """Set every row to zero and forget what was reached; the memory is kept for the next use.
-
-        ``lazily`` leaves the zeros to ``settle``: a part that ``add_one`` writes first needs none.
-        """
+        """Set every row to zero and forget what was reached; ``lazily`` leaves the zeros to ``settle``."""
         self.reach = [0] * len(self.parameters)
         self._stale = list(self.layout)
         if not lazily:
             self.settle()
 
     def settle(self) -> None:
-        """Write the zeros that are still owed; to be called before the rows are used in any way but ``add_one``."""
+        """Write the zeros that ``clear(lazily=True)`` left out; needed before any use of the rows but ``add_one``."""
         if not any(self._stale):
             return
         if self._stale == self.layout:
@@ -237,7 +230,7 @@ class Rows:
         return total
 
     def first_non_finite(self) -> int | None:
-        """Return the first objective whose row holds NaN or infinity, or None."""
+        """Return the first objective whose row contains NaN or infinity, or None."""
         bad: set[int] = set()
         for block in self.blocks:
             if not finite(block.matrix):
@@ -302,8 +295,8 @@ class Rows:
 def _gramian(matrix: Tensor) -> Tensor:
     """Return M M^T in float64.
 
-    On the CPU products of float32 are summed in float32 over 8192 columns and then in float64, which is as exact as the
-    entries are and several times faster; a sum that overflows is done again in float64.
+    On the CPU, products of float32 are summed in float32 over 8192 columns and then in float64, which is several times
+    faster; a sum that overflows is computed again in float64.
     """
     rows, columns = matrix.shape
     if rows * columns <= _CHUNK * 8:
@@ -329,7 +322,7 @@ def _squares(matrix: Tensor) -> Tensor:
 
 
 def _by_numpy(matrix: Tensor) -> Tensor:
-    """numpy knows that A A^T is symmetric, and saves half of the products."""
+    """Use numpy, which exploits that A A^T is symmetric."""
     entries = matrix.numpy()
     total = np.zeros((len(matrix), len(matrix)))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -340,7 +333,7 @@ def _by_numpy(matrix: Tensor) -> Tensor:
 
 
 def _by_torch(matrix: Tensor) -> Tensor:
-    """All chunks in one call, where there are too few products in a chunk to pay for a call of its own."""
+    """Multiply all chunks in one call, for few rows."""
     rows, columns = matrix.shape
     chunks = columns // _CHUNK
     whole = matrix[:, : chunks * _CHUNK].view(rows, chunks, _CHUNK).transpose(0, 1)
@@ -350,7 +343,7 @@ def _by_torch(matrix: Tensor) -> Tensor:
 
 
 def _combination(matrix: Tensor, weights: Tensor) -> Tensor:
-    """Return weights^T M, in float32 at the least."""
+    """Return weights^T M, at least in float32."""
     if matrix.dtype in (torch.float32, torch.float64):
         return weights.to(matrix) @ matrix
     return torch.cat([weights.to(matrix.device, torch.float32) @ part.float() for part in matrix.split(1 << 20, dim=1)])

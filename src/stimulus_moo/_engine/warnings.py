@@ -53,13 +53,12 @@ def batch_norm_message(layers: Sequence[str]) -> str:
     )
 
 
-def long_step_message(seen: Observation) -> str | None:
+def long_step_message(seen: Observation | None) -> str | None:
     """Return the warning for a step far longer than the observed smoothness allows; None where it is not."""
-    smoothness, decrease = seen.smoothness, seen.decrease
-    if not smoothness or not seen.sq_norm or seen.moved is None or decrease is None:
+    if seen is None or not seen.smoothness or not seen.sq_norm or seen.moved is None or seen.decrease is None:
         return None
-    taken = seen.moved / math.sqrt(seen.sq_norm)
-    if taken * smoothness <= FAR_TOO_LONG or decrease >= 0:
+    taken, smoothness = seen.moved / math.sqrt(seen.sq_norm), seen.smoothness
+    if taken * smoothness <= FAR_TOO_LONG or seen.decrease >= 0:
         return None
     return (
         f"the step from {seen.step - 1} to {seen.step} was {taken:.3g} times the gradient, which is "

@@ -12,11 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stimulus_moo import errors
 from stimulus_moo.data.partition import ALL, Partition
-from stimulus_moo.errors import DistributedError, InvalidOption, NonFiniteError, RankFailed, StimulusError
+from stimulus_moo.errors import DOCS, DistributedError, InvalidOption, NonFiniteError, RankFailed, StimulusError
 
 
 class Alone:
-    """A process on its own, with the messages of a group: nobody else is asked."""
+    """A process on its own, with the interface of a group."""
 
     partition = ALL
     rank, size = 0, 1
@@ -29,37 +29,29 @@ class Alone:
         """Return what ``make`` returns."""
         return make()
 
-    def any(self, wish: bool) -> bool:
-        """Return its own wish."""
-        return wish
+    def any(self, flag: bool) -> bool:
+        """Return its own flag."""
+        return flag
 
 
 class Group:
-    """A process group of at least two, with the few messages the library sends.
+    """A process group of at least two, with the collectives the library needs.
 
-    Every method is a collective: all processes must call it, in the same order. A message that fails, because a process
-    is gone or silent for longer than the group's timeout, raises DistributedError with the step.
+    All processes must call every method, in the same order. A message that fails, because a process is gone or silent
+    for longer than the group's timeout, raises DistributedError with the step.
     """
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
-        self.partition = Partition(dist.get_rank(handle), dist.get_world_size(handle))
+        self.rank: int = dist.get_rank(handle)
+        self.size: int = dist.get_world_size(handle)
+        self.partition = Partition(self.rank, self.size)
         self.step = 0  # t, for messages
         nccl = "nccl" in str(dist.get_backend(handle))
         self._device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
-    @property
-    def rank(self) -> int:
-        """This process's number."""
-        return self.partition.rank
-
-    @property
-    def size(self) -> int:
-        """R, the number of processes."""
-        return self.partition.size
-
     def sum(self, values: Tensor) -> Tensor:
-        """Return the sum of a tensor over all processes, bit for bit the same in each; the tensor is used up."""
+        """Return the sum of a tensor over all processes, bit for bit the same in each; the tensor is overwritten."""
         message = values.to(self._device)
         self._send(lambda: dist.all_reduce(message, group=self.handle))
         return message.to(values.device)
@@ -103,9 +95,9 @@ class Group:
             raise told(0, description, self.step)
         return value
 
-    def any(self, wish: bool) -> bool:
-        """Tell whether any process wishes so."""
-        return bool(self.sum(torch.tensor([float(wish)])).item())
+    def any(self, flag: bool) -> bool:
+        """Return whether the flag is set in any process."""
+        return bool(self.sum(torch.tensor([float(flag)])).item())
 
     def _send(self, message: Callable[[], Any]) -> None:
         try:
@@ -145,7 +137,7 @@ def find_group(process_group: Any, shard: bool) -> Group | Alone:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside DistributedDataParallel, whose own messages would come on top of ours.
+    """Return the model inside DistributedDataParallel, whose own messages would be sent in addition to ours.
 
     Raises:
         InvalidOption: the model's parameters are split over the processes.
@@ -154,14 +146,14 @@ def unwrapped(model: nn.Module) -> nn.Module:
     if not isinstance(inner, nn.Module):
         return inner  # refused where the type of the model is checked
     # By name: torch imports these classes only where somebody uses them, and that takes a second.
-    flat = [type(module).__name__ for module in inner.modules() if "FullyShardedDataParallel" in _classes(module)]
-    split = [name for name, parameter in inner.named_parameters() if "DTensor" in _classes(parameter)]
+    flat = [type(module).__name__ for module in inner.modules() if _is_a(module, "FullyShardedDataParallel")]
+    split = [name for name, parameter in inner.named_parameters() if _is_a(parameter, "DTensor")]
     if flat or split:
         found = f"parameter {split[0]!r} is a DTensor" if split else flat[0]
         raise InvalidOption(
             f"model must hold its whole parameters in every process, found {found}: FSDP and tensor parallelism are "
             "not supported; replicate the model and pass shard=True, which splits the S x P matrix of the estimate, "
-            "the largest part (docs/distributed.md has the plan for split parameters)"
+            f"the largest part; see {DOCS}distributed.html"
         )
     return inner
 
@@ -187,19 +179,10 @@ def told(rank: int, description: dict[str, Any], step: int) -> StimulusError:
     )
 
 
-def _classes(value: object) -> list[str]:
-    return [kind.__name__ for kind in type(value).__mro__]
+def _is_a(value: object, name: str) -> bool:
+    return name in (kind.__name__ for kind in type(value).__mro__)
 
 
-def _collective(*names: str) -> Callable[..., Any]:
-    """Return the first of these functions that this version of torch has."""
-    found: Callable[..., Any] = next((getattr(dist, name) for name in names if hasattr(dist, name)), _unavailable)
-    return found
-
-
-def _unavailable(*_: Any, **__: Any) -> None:
-    raise RuntimeError("this build of torch has no torch.distributed")
-
-
-_reduce_scatter = _collective("reduce_scatter_single", "reduce_scatter_tensor")
-_all_gather = _collective("all_gather_single", "all_gather_into_tensor")
+# newer versions of torch have other names for these two
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", getattr(dist, "reduce_scatter_tensor", None))
+_all_gather: Any = getattr(dist, "all_gather_single", getattr(dist, "all_gather_into_tensor", None))

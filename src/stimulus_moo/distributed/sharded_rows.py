@@ -48,25 +48,18 @@ class ShardedRows(Rows):
         self.group = group
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
-        """Add every process's ``weight`` times its gradients to one row; one without gradients gives none."""
+        """Add every process's ``weight`` times its gradients to one row; without gradients, add nothing."""
         self.settle()
-        for i, gradient in enumerate(gradients):
-            self.reach[i] |= (gradient is not None) << objective
-        blocks = self._blocks_of(objective)
-        size = self.group.size
-        message = torch.zeros(size, sum(block.width for block in blocks), dtype=self._type(), device=self._place())
-        start = 0
+        blocks, size, slices = self._blocks_of(objective), self.group.size, []
         for block in blocks:
-            flat = message.view(-1) if len(blocks) == 1 else message.new_zeros(size * block.width)
-            parts = flat[: block.columns].split(block.sizes)
-            for i, part in zip(block.members, parts, strict=True):
+            flat = torch.zeros(size * block.width, dtype=self._type(), device=self._place())
+            for i, part in zip(block.members, flat[: block.columns].split(block.sizes), strict=True):
                 gradient = gradients[i] if gradients else None
                 if gradient is not None:
+                    self.reach[i] |= 1 << objective
                     torch.mul(gradient.reshape(-1).to(part), weight, out=part)
-            if len(blocks) > 1:
-                message[:, start : start + block.width] = flat.view(size, block.width)
-            start += block.width
-        own = self.group.scatter_sum(message)
+            slices.append(flat.view(size, block.width))
+        own = self.group.scatter_sum(slices[0] if len(slices) == 1 else torch.cat(slices, dim=1))
         for block, part in zip(blocks, own.split([block.width for block in blocks]), strict=True):
             block.matrix[block.objectives.index(objective)].add_(part.to(block.matrix.device))
 

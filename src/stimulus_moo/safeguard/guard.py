@@ -61,8 +61,7 @@ class Safeguard(Stateful):
         smoothness: L as observed so far, or None.
         turn: change of the gradient in a step relative to its size, or None.
         alone: how many steps used their batch's own gradient.
-        factor: c.
-        shortened: how often c was lowered.
+        factor, shortened: c, and how often it was lowered.
         taken_back: how many steps were taken back.
         lr_scale: what the next step's learning rate is multiplied by.
 
@@ -104,35 +103,12 @@ class Safeguard(Stateful):
             optimizer.register_step_post_hook(self._after_step),
         ]
 
-    @property
-    def smoothness(self) -> float | None:
-        """L as observed so far, or None."""
-        return self.long_steps.smoothness
-
-    @property
-    def turn(self) -> float | None:
-        """Change of the gradient in a step relative to its size; None before it was observed."""
-        return self.step_length.turn
-
-    @property
-    def factor(self) -> float:
-        """The adaptive factor c of the learning rate."""
-        return self.step_length.factor
-
-    @property
-    def shortened(self) -> int:
-        """How often c was lowered."""
-        return self.step_length.shortened
-
-    @property
-    def taken_back(self) -> int:
-        """How many steps were taken back."""
-        return self.rollback.taken_back
-
-    @property
-    def lr_scale(self) -> float:
-        """What the next step's learning rate is multiplied by."""
-        return self.step_length.factor * self.rollback.scale
+    smoothness = property(lambda self: self.long_steps.smoothness)
+    turn = property(lambda self: self.step_length.turn)
+    factor = property(lambda self: self.step_length.factor)
+    shortened = property(lambda self: self.step_length.shortened)
+    taken_back = property(lambda self: self.rollback.taken_back)
+    lr_scale = property(lambda self: self.step_length.factor * self.rollback.scale)
 
     def detach(self) -> None:
         """Remove the safeguard from the optimizer and the MultiGradient. Idempotent."""
