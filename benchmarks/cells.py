@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from stimulus_moo.lab.storage import write_json
+from stimulus_moo.lab.runs.storage import write_json
 
 #: a cell's settings, and what its run found
 Settings = Mapping[str, Any]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from os import PathLike
 from typing import ClassVar
 
+#: Site of the documentation; each error names one of its pages.
+DOCS = "https://stimulus-moo.readthedocs.io/en/latest/"
+
 
 class StimulusError(Exception):
     """Base of every error this library raises on purpose; each names the page of the documentation that says more.

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from stimulus_moo.lab import reproduce
-from stimulus_moo.lab.claims import CLAIMS, alike, counts, lower
-from stimulus_moo.lab.experiments import STUDIES
-from stimulus_moo.lab.groups import Group, group_runs
-from stimulus_moo.lab.reproduction_page import BEYOND, verdict, write_page
-from stimulus_moo.lab.runs import Run
-from stimulus_moo.lab.tuning import tune
+from stimulus_moo.lab.report.claims import CLAIMS, alike, counts, lower
+from stimulus_moo.lab.report.groups import Group, group_runs
+from stimulus_moo.lab.report.reproduction import BEYOND, verdict, write_page
+from stimulus_moo.lab.runs.reading import RecordedRun
+from stimulus_moo.lab.runs.tuning import tune
+from stimulus_moo.lab.studies import STUDIES
 from tests.lab.fake_lab import TINY
 from tests.lab.fake_lab import catalogue as fake_catalogue
 
@@ -29,7 +29,7 @@ def group(losses: dict[str, float], gradients: dict[str, int] | None = None) -> 
         record.update(stationarity=0.1, full_losses=[loss])
         summary = {**record, "method": method, "seconds": 1.0, "diverged": False}
         settings = {"experiment": "x", "method": method, "seed": 0, "lr": 0.1, "tasks": ["only"]}
-        runs.append(Run("x", method, 0, settings, [record], summary, Path("x")))
+        runs.append(RecordedRun("x", method, 0, settings, [record], summary, Path("x")))
     return group_runs(runs)[0]
 
 
@@ -123,7 +123,7 @@ def test_the_page_needs_no_runs_at_all(tmp_path: Path) -> None:
 def test_tuning_finds_the_best_and_extends_the_grid() -> None:
     told: list[str] = []
     settings = TINY.settings.override({"steps": 12})
-    tuned = tune(TINY, "scalarisation", settings, seeds=(7,), grid=(0.001, 0.003, 0.01), tell=told.append)
+    tuned = tune(TINY, "scalarisation", settings, seeds=(7,), grid=(0.001, 0.003, 0.01), report=told.append)
     assert tuned.best > 0.01  # the edge was left
     assert len(tuned.scores) == len(told) > 3
     assert tuned.scores[tuned.best] == min(tuned.scores.values())

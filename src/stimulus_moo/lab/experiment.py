@@ -13,7 +13,7 @@ from stimulus_moo.lab.problem import Problem
 
 
 @dataclass(frozen=True)
-class Settings:
+class ExperimentSettings:
     """The settings of a run; every field can be set from the command line.
 
     A run ends after ``steps`` iterations or ``gradients`` evaluations, whichever comes first. ``n`` is the size of the
@@ -46,7 +46,7 @@ class Settings:
     lr_of: Mapping[str, float | str] = field(default_factory=dict)
     sigma2_of: Mapping[str, float] = field(default_factory=dict)
 
-    def override(self, changes: Mapping[str, Any]) -> Settings:
+    def override(self, changes: Mapping[str, Any]) -> ExperimentSettings:
         """Return the settings with some fields changed.
 
         Raises:
@@ -100,7 +100,7 @@ class Experiment:
     name: str
     title: str
     claim: str
-    settings: Settings
-    build: Callable[[Settings, int, Path | None], Problem]
+    settings: ExperimentSettings
+    build: Callable[[ExperimentSettings, int, Path | None], Problem]
     quick: Mapping[str, Any] = field(default_factory=dict)
     methods: tuple[str, ...] = COMPARED

@@ -11,11 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
-from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
-from stimulus_moo.lab.interrupt import Interrupted
-from stimulus_moo.lab.reproduction_page import BEYOND, write_page
-from stimulus_moo.lab.runner import compare, run_study, with_baselines
-from stimulus_moo.lab.watch import Watch
+from stimulus_moo.lab.experiments import EXPERIMENTS
+from stimulus_moo.lab.report.reproduction import BEYOND, write_page
+from stimulus_moo.lab.runs.interrupts import Interrupted
+from stimulus_moo.lab.runs.runner import compare, run_study, with_baselines
+from stimulus_moo.lab.runs.watch import Watch
+from stimulus_moo.lab.studies import STUDIES
 
 SEEDS = 3
 

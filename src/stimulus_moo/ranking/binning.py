@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stimulus_moo import InvalidOption
-from stimulus_moo.ranking.checks import checked_labels, integer, is_sparse
+from stimulus_moo.options import positive_integer
+from stimulus_moo.ranking.checks import checked_labels, index, is_sparse
 from stimulus_moo.ranking.errors import InvalidRankingData
 
 
@@ -35,10 +36,12 @@ class FeatureLabels:
     """
 
     def __init__(self, columns: Sequence[int], grades: int = 5) -> None:
-        self.columns = [integer(f"columns[{i}]", column, 0) for i, column in enumerate(columns)]
+        self.columns = [index(f"columns[{i}]", column) for i, column in enumerate(columns)]
         if not self.columns or len(set(self.columns)) != len(self.columns):
             raise InvalidOption(f"columns must name at least one column, each once, found {list(columns)!r}")
-        self.grades = integer("grades", grades, 2)
+        self.grades = positive_integer("grades", grades)
+        if self.grades < 2:
+            raise InvalidOption(f"grades must be at least 2, found {grades!r}")
         self.edges: list[NDArray[np.float64]] = []
 
     def fit(self, X: Any) -> FeatureLabels:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_svmlight_file
 
 from stimulus_moo import InvalidOption
-from stimulus_moo.ranking.checks import checked_labels, checked_qid, integer
+from stimulus_moo.options import positive_integer
+from stimulus_moo.ranking.checks import checked_labels, checked_qid
 from stimulus_moo.ranking.errors import InvalidRankingData
 from stimulus_moo.ranking.line_reader import LineReader
 
@@ -161,7 +162,7 @@ def from_frame(frame: Any, *, labels: Sequence[str], qid: str, features: Sequenc
 def _svmlight(path: Path, n_features: int | None, zero_based: bool, *, with_qid: bool) -> tuple[Any, Any, Any]:
     wanted = "a LETOR file: lines 'label qid:id index:value ...'" if with_qid else "lines 'label index:value ...'"
     if n_features is not None:
-        integer("n_features", n_features, 1)
+        positive_integer("n_features", n_features)
     first = _first_line(path)
     if with_qid and first and b" qid:" not in first:
         raise InvalidRankingData(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stimulus_moo import StimulusError
+from stimulus_moo.errors import DOCS
 
 
 class InvalidRankingData(StimulusError, ValueError):
@@ -16,10 +17,10 @@ class InvalidRankingData(StimulusError, ValueError):
     y_score must hold one finite number per row (2), found shape [3]
     """
 
-    page = "docs/ranking.md#data"
+    page = DOCS + "ranking.html#data"
 
 
 class InvalidModelFile(StimulusError, ValueError):
     """A file is no saved ranker, a damaged one, or one of a version that this library does not know."""
 
-    page = "docs/ranking.md#saving"
+    page = DOCS + "ranking.html#saving"

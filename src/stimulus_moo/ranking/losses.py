@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo import InvalidBatch, InvalidLosses
-from stimulus_moo.ranking.checks import integer
+from stimulus_moo.options import positive_integer
 from stimulus_moo.ranking.pairs import logistic_pairs, soft_rank_slopes, soft_ranks
 from stimulus_moo.ranking.segments import Segments, discounts
 
@@ -134,7 +134,7 @@ def lambda_loss(scores: Tensor, labels: Tensor, lengths: Tensor, k: int = 10) ->
     tensor([1.])
     """
     scores_, labels, segments = _open(scores, labels, lengths)
-    k = integer("k", k, 1)
+    k = positive_integer("k", k)
     gains, ideal = segments.gains(labels, k)
     ranks = segments.ranks(scores_)
     longest = int(lengths.max()) if len(lengths) else 0

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
 from stimulus_moo import InvalidOption
-from stimulus_moo.ranking.checks import checked_labels, checked_qid, checked_scores, integer
+from stimulus_moo.options import positive_integer
+from stimulus_moo.ranking.checks import checked_labels, checked_qid, checked_scores
 from stimulus_moo.ranking.lists import Queries
 
 FloatArray = NDArray[np.float64]
@@ -56,7 +57,7 @@ def ndcg(
     """
     if gain not in ("exponential", "linear"):
         raise InvalidOption(f"gain must be 'exponential' or 'linear', found {gain!r}")
-    k = None if k is None else integer("k", k, 1)
+    k = None if k is None else positive_integer("k", k)
     ranking = _Ranking(y_true, y_score, qid)
     labels, starts = ranking.labels, ranking.starts
     best = np.maximum.reduceat(labels, starts)  # per query; gains are scaled by the best one, against overflow

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo import Fixed, InvalidOption, MinNorm, ProjectedDescent, Smoothed, Weighting, min_norm_weights
-from stimulus_moo.ranking.checks import integer
+from stimulus_moo.ranking.checks import index
 
 _MINIMUM = 0.5  # the share of the fastest common repair that violated labels are granted at least
 
@@ -51,7 +51,7 @@ class EpsilonConstraint(Weighting):
     state_names = ("violated", "weighting")
 
     def __init__(self, floors: Mapping[int, float], weighting: Weighting | None = None) -> None:
-        self.floors = {integer("a label of floors", label, 0): float(floor) for label, floor in floors.items()}
+        self.floors = {index("a label of floors", label): float(floor) for label, floor in floors.items()}
         self.weighting = MinNorm() if weighting is None else weighting
         if not isinstance(self.weighting, Weighting):
             raise InvalidOption(f"weighting must be a Weighting, whose state can be kept, found {weighting!r}")

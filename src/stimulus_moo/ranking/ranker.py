@@ -14,7 +14,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from stimulus_moo import InvalidOption
-from stimulus_moo.ranking.checks import checked_labels, fraction, integer
+from stimulus_moo.options import positive_integer
+from stimulus_moo.ranking.checks import checked_labels, fraction, index
 from stimulus_moo.ranking.errors import InvalidRankingData
 from stimulus_moo.ranking.lists import QueryDataset
 from stimulus_moo.ranking.losses import LOSSES, RankingLoss
@@ -214,18 +215,18 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
             raise InvalidOption(f"random_state must be an int, a RandomState or None, {error}") from error
         return Plan(
             loss=self.loss if callable(self.loss) else LOSSES[self.loss],
-            hidden=[integer(f"hidden[{i}]", width, 1) for i, width in enumerate(self.hidden)],
+            hidden=[positive_integer(f"hidden[{i}]", width) for i, width in enumerate(self.hidden)],
             method=str(self.method).lower(),
             lr=self.lr,
             momentum=self.momentum,
-            batch_size=None if self.batch_size is None else integer("batch_size", self.batch_size, 1),
+            batch_size=None if self.batch_size is None else positive_integer("batch_size", self.batch_size),
             period=self.period,
-            epochs=integer("epochs", self.epochs, 1),
+            epochs=positive_integer("epochs", self.epochs),
             max_gradients=self.max_gradients,
             preference=self.preference,
-            k=integer("k", self.k, 1),
+            k=positive_integer("k", self.k),
             criterion=None if stop is None or isinstance(stop, str) else int(stop),
-            patience=None if stop is None else integer("patience", self.patience, 1),
+            patience=None if stop is None else positive_integer("patience", self.patience),
             progress=bool(self.verbose),
             seed=int(source.randint(2**31 - 1)),
         )
@@ -233,7 +234,7 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
     def _bounds(self, labels: int) -> dict[int, float]:
         found = {}
         for label, share in (self.bounds or {}).items():
-            if integer("a label of bounds", label, 0) >= labels:
+            if index("a label of bounds", label) >= labels:
                 raise InvalidOption(f"bounds must name labels from 0 to {labels - 1}, found {label!r}")
             found[int(label)] = fraction(f"bounds[{label}]", share)
         return found

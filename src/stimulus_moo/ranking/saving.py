@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from stimulus_moo import InvalidOption, StimulusError
+from stimulus_moo.options import positive_integer
 from stimulus_moo.ranking.binning import FeatureLabels
-from stimulus_moo.ranking.checks import integer
 from stimulus_moo.ranking.errors import InvalidModelFile
 from stimulus_moo.ranking.ranker import MultiLabelRanker
 from stimulus_moo.ranking.scaler import Scaler
@@ -120,8 +120,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _ranker(content: Mapping[str, Any]) -> MultiLabelRanker:
     ranker = MultiLabelRanker(**{name: _restored(value) for name, value in content["parameters"].items()})
-    features, labels = integer("features", content["features"], 1), integer("labels", content["labels"], 1)
-    widths = [features, *(integer("hidden", width, 1) for width in ranker.hidden), 1]
+    features = positive_integer("features", content["features"])
+    labels = positive_integer("labels", content["labels"])
+    widths = [features, *(positive_integer("hidden", width) for width in ranker.hidden), 1]
     shapes: dict[str, tuple[int, ...]] = {}
     for i, (inputs, outputs) in enumerate(pairwise(widths)):
         shapes[f"layers.{2 * i}.weight"] = (outputs, inputs)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from stimulus_moo.lab.data.attribute_painting import paint
 from stimulus_moo.lab.data.attribute_table import ATTRIBUTES
-from stimulus_moo.lab.data.options import integer_at_least
 from stimulus_moo.lab.data.task_data import TaskData
+from stimulus_moo.options import positive_integer, seed_number
 
 _FACTORS = 5  # hidden causes that attributes share
 
@@ -40,8 +40,8 @@ def load_attributes(*, n_train: int = 1024, n_test: int = 512, seed: int = 0) ->
     >>> data.name, data.synthetic, [tuple(tensor.shape) for tensor in data.train]
     ('synthetic-attributes', True, [(16, 3, 32, 32), (16, 40)])
     """
-    n_train, n_test = integer_at_least("n_train", n_train, 1), integer_at_least("n_test", n_test, 1)
-    seed = integer_at_least("seed", seed, 0)
+    n_train, n_test = positive_integer("n_train", n_train), positive_integer("n_test", n_test)
+    seed = seed_number(seed)
     train, test = (_draw(n, np.random.default_rng([seed, split])) for split, n in enumerate((n_train, n_test)))
     tasks = tuple(attribute.name for attribute in ATTRIBUTES)
     return TaskData("synthetic-attributes", train, test, tasks, True, f"synthetic, drawn with seed {seed}")

@@ -16,8 +16,8 @@ from stimulus_moo.lab.data.celeba_lists import read_attributes, read_partition
 from stimulus_moo.lab.data.dependencies import optional
 from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import find, how_to_get
-from stimulus_moo.lab.data.options import integer_at_least
 from stimulus_moo.lab.data.registry import dataset
+from stimulus_moo.options import positive_integer
 
 SPLITS = {"train": 0, "valid": 1, "test": 2}
 _MOST_PIXELS = 1 << 24  # an aligned CelebA image has 178 x 218
@@ -60,8 +60,8 @@ class CelebA(Dataset[tuple[Tensor, Tensor]]):
     ) -> None:
         if split not in SPLITS:
             raise InvalidOption(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
-        self.size = integer_at_least("size", size, 1)
-        stop = None if limit is None else integer_at_least("limit", limit, 1)
+        self.size = positive_integer("size", size)
+        stop = None if limit is None else positive_integer("limit", limit)
         optional("PIL.Image")
         place = find("celeba", data, download=False) if folder is None else Path(folder)
         table = read_attributes(place / "list_attr_celeba.txt")

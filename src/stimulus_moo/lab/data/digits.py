@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stimulus_moo.lab.data.dependencies import optional
-from stimulus_moo.lab.data.options import integer_at_least
 from stimulus_moo.lab.data.pairing import draw_pairs, overlay
 from stimulus_moo.lab.data.task_data import TaskData
+from stimulus_moo.options import positive_integer, seed_number
 
 CANVAS = 12
 _LARGEST = 16.0  # scikit-learn's digits have grey values from 0 to 16
@@ -42,8 +42,8 @@ def load_digits(*, n_train: int = 2048, n_test: int = 512, seed: int = 0) -> Tas
     >>> [tuple(tensor.shape) for tensor in data.train]
     [(64, 1, 12, 12), (64,), (64,)]
     """
-    n_train, n_test = integer_at_least("n_train", n_train, 1), integer_at_least("n_test", n_test, 1)
-    generator = np.random.default_rng(integer_at_least("seed", seed, 0))
+    n_train, n_test = positive_integer("n_train", n_train), positive_integer("n_test", n_test)
+    generator = np.random.default_rng(seed_number(seed))
     bundled = optional("sklearn.datasets").load_digits()
     order = generator.permutation(len(bundled.images))
     held_out = round(len(order) * _TEST_SHARE)

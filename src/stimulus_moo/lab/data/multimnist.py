@@ -16,10 +16,10 @@ from stimulus_moo.lab.data.checksums import file_sha256, problem
 from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import find, how_to_get, member
 from stimulus_moo.lab.data.idx import read_idx
-from stimulus_moo.lab.data.options import integer_at_least
 from stimulus_moo.lab.data.pairing import draw_pairs, overlay
 from stimulus_moo.lab.data.registry import dataset
 from stimulus_moo.lab.data.task_data import TaskData
+from stimulus_moo.options import positive_integer, seed_number
 
 CANVAS = 36
 _DIGIT = 28
@@ -58,8 +58,8 @@ def load_multimnist(
         DataError: a file is missing, damaged or not in MNIST's layout.
         InvalidOption: a size or the seed is out of range.
     """
-    n_train, n_test = integer_at_least("n_train", n_train, 1), integer_at_least("n_test", n_test, 1)
-    seed = integer_at_least("seed", seed, 0)
+    n_train, n_test = positive_integer("n_train", n_train), positive_integer("n_test", n_test)
+    seed = seed_number(seed)
     place = find("mnist", data, download=download) if folder is None else Path(folder)
     files = _four_files(place)
 

@@ -15,9 +15,9 @@ from stimulus_moo.lab.data.arff import read_numeric_arff
 from stimulus_moo.lab.data.checksums import problem
 from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import find, how_to_get, member
-from stimulus_moo.lab.data.options import integer_at_least
 from stimulus_moo.lab.data.registry import dataset
 from stimulus_moo.lab.data.task_data import TaskData
+from stimulus_moo.options import positive_integer, seed_number
 
 
 def load_riverflow(
@@ -50,7 +50,7 @@ def load_riverflow(
         DataError: the file is missing, damaged, not numeric ARFF, or has too few columns or complete rows.
         InvalidOption: targets, test_share or seed is out of range.
     """
-    targets, seed = integer_at_least("targets", targets, 1), integer_at_least("seed", seed, 0)
+    targets, seed = positive_integer("targets", targets), seed_number(seed)
     if not 0.0 < test_share < 1.0:
         raise InvalidOption(f"test_share must lie between 0 and 1, found {test_share!r}")
     path = _registered_file(data, download) if file is None else Path(file)

@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 
 from stimulus_moo.lab.data import load_multimnist
-from stimulus_moo.lab.experiment import Experiment, Settings
+from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.experiments.classification import class_problem
 from stimulus_moo.lab.models import LeNet
 from stimulus_moo.lab.problem import Problem
 
 
-def build(settings: Settings, seed: int, data: Path | None) -> Problem:
+def build(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
     """Return the two-task problem; the seed decides the model's start, the images are the same for every seed."""
     pairs = load_multimnist(n_train=settings.n or 60_000, n_test=2_000, seed=0, folder=settings.files, data=data)
     torch.manual_seed(seed)
@@ -27,7 +27,7 @@ EXPERIMENT = Experiment(
         "Figure 1: SMGD is slowest, MoCo slightly faster; MGD and STIMULUS are alike per iteration; the momentum "
         "variants are fastest; MGD needs the most samples, the + variants fewer than STIMULUS and STIMULUS-M."
     ),
-    settings=Settings(
+    settings=ExperimentSettings(
         lr=0.3,
         momentum=0.5,
         batch_size=96,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from stimulus_moo import InvalidOption
 from stimulus_moo.lab.data import RankingSplits, load_ltr
-from stimulus_moo.lab.experiment import Experiment, Settings
+from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.problem import Problem
 
 #: The name of the test metric.
@@ -21,7 +21,7 @@ NDCG = "NDCG@10"
 
 
 @dataclass(frozen=True)
-class RankingSettings(Settings):
+class RankingSettings(ExperimentSettings):
     """The settings of a ranking run; those beyond every experiment's own are given with ``--set NAME=VALUE``.
 
     ``columns`` are the features that become labels beside the graded one, ``grades`` how many grades each has at most,
@@ -35,7 +35,7 @@ class RankingSettings(Settings):
     hidden: Sequence[int] = ()
 
 
-def build(settings: Settings, seed: int, data: Path | None) -> Problem:
+def build(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
     """Return the ranking problem; the seed decides the start of a scorer with hidden layers."""
     if not isinstance(settings, RankingSettings):
         raise InvalidOption(f"settings must be RankingSettings, found {type(settings).__name__}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from stimulus_moo.lab.models.options import require_positive_integer
+from stimulus_moo.options import positive_integer
 
 
 class LinearModel(nn.Linear):
@@ -34,8 +34,8 @@ class LinearModel(nn.Linear):
     """
 
     def __init__(self, features: int, outputs: int = 1, *, bias: bool = True) -> None:
-        require_positive_integer("features", features)
-        require_positive_integer("outputs", outputs)
+        positive_integer("features", features)
+        positive_integer("outputs", outputs)
         super().__init__(features, outputs, bias=bias)
 
     def shared_parameters(self) -> list[nn.Parameter]:

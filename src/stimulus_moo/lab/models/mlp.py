@@ -9,7 +9,7 @@ from torch import nn
 
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.lab.models.heads import MultiHead
-from stimulus_moo.lab.models.options import require_positive_integer
+from stimulus_moo.options import positive_integer
 
 
 class TanhMLP(MultiHead):
@@ -41,7 +41,7 @@ class TanhMLP(MultiHead):
                 f"found {widths!r}; use LinearModel for no hidden layer"
             )
         for position, width in enumerate(widths):
-            require_positive_integer(f"widths[{position}]", width)
+            positive_integer(f"widths[{position}]", width)
         *trunk, outputs = widths
         layers = [layer for pair in pairwise(trunk) for layer in (nn.Linear(*pair), nn.Tanh())]
         super().__init__(nn.Sequential(*layers), nn.Linear(trunk[-1], outputs))

@@ -9,7 +9,7 @@ from torch.nn.functional import relu
 
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.lab.models.heads import MultiHead
-from stimulus_moo.lab.models.options import require_positive_integer
+from stimulus_moo.options import positive_integer
 
 Norm = Literal["group", "batch"]
 
@@ -53,7 +53,7 @@ class ResNet18(MultiHead):
     trunk: ResNet18Trunk
 
     def __init__(self, heads: int, *, width: int = 64, small_images: bool = False, norm: Norm = "group") -> None:
-        require_positive_integer("heads", heads)
+        positive_integer("heads", heads)
         trunk = ResNet18Trunk(width=width, small_images=small_images, norm=norm)
         super().__init__(trunk, nn.Linear(trunk.features, heads))
 
@@ -138,7 +138,7 @@ def _normalisation(norm: Norm, channels: int) -> nn.Module:
 
 
 def _check_width_and_norm(width: int, norm: str) -> None:
-    require_positive_integer("width", width)
+    positive_integer("width", width)
     if norm not in ("group", "batch"):
         raise InvalidOption(f"norm must be 'group' or 'batch', found {norm!r}")
     if norm == "group" and width % _CHANNELS_PER_GROUP:

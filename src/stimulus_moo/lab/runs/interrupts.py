@@ -1,0 +1,75 @@
+"""Ctrl-C and SIGTERM: the step under way is finished and saved, then the run ends with the exit code of the signal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the work; everything measured so far is kept.
+
+    Attributes:
+        code: the exit code, 128 plus the signal's number: 130 for Ctrl-C, 143 for SIGTERM.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+class Stop:
+    """Whether a signal has asked the work to stop."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    def check(self) -> None:
+        """Raise Interrupted if a signal came."""
+        if self.number is not None:
+            raise Interrupted(self.number)
+
+
+@contextmanager
+def deferred(asked: Callable[[], None]) -> Iterator[Stop]:
+    """Take note of the first signal and call ``asked``, so that work can end in order; the second ends it at once."""
+    stop = Stop()
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if stop.number is not None:
+            raise Interrupted(number)
+        stop.number = number
+        asked()
+
+    with _handler(handle):
+        yield stop
+
+
+@contextmanager
+def raise_at_once() -> Iterator[None]:
+    """Turn a signal into ``Interrupted`` where it strikes."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    with _handler(handle):
+        yield
+
+
+@contextmanager
+def _handler(handle: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, signal.SIG_DFL if old is None else old)
