@@ -13,7 +13,8 @@ from stimulus_moo.lab import report
 from stimulus_moo.lab.experiments import EXPERIMENTS
 from stimulus_moo.lab.report.data import experiment_data, to_script, trace_points
 from stimulus_moo.lab.report.groups import group_runs
-from stimulus_moo.lab.report.page import command, page
+from stimulus_moo.lab.report.page import page
+from stimulus_moo.lab.report.sections import command
 from stimulus_moo.lab.runs.reading import RecordedRun
 
 from ..fake_runs import EVIL, fake_run, fake_runs, fake_study, store
