@@ -92,7 +92,7 @@ def test_the_plan_runs_resumes_and_writes_its_page(tmp_path: Path, monkeypatch: 
     assert "2 seeds, mean ± standard deviation" in text
     assert "Squares" in text
     assert "The data is synthetic." in text
-    guarded = text[text.index("### lr 0.05, guarded (no claim of the paper's), 2 seeds") :].split("\n\n")[2]
+    guarded = text[text.index("### lr 0.05, with the safeguard (not in the paper), 2 seeds") :].split("\n\n")[2]
     rows = [row.split(" | ")[0] for row in guarded.splitlines()[2:]]
     assert rows == ["| SMGD", "| Scalarisation, SGD", "| Scalarisation, Adam"]
 
@@ -116,7 +116,7 @@ def test_the_page_needs_no_runs_at_all(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     write_page(tmp_path / "runs", tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert "Loose ends" in text
+    assert "Details the paper leaves open" in text
     assert text.count("**Not run yet**") == len(CLAIMS) + len(STUDIES) - len(BEYOND)
 
 

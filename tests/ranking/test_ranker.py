@@ -166,7 +166,7 @@ def test_a_bound_is_kept_where_the_preference_would_break_it() -> None:
 
 
 def test_bounds_that_cannot_be_kept_together_warn_and_keep_the_nearest() -> None:
-    with pytest.warns(StimulusWarning, match="no measured model kept every bound.*label [01]: 0"):
+    with pytest.warns(StimulusWarning, match="no measured model met every bound.*label [01]: 0"):
         ranker = MultiLabelRanker(bounds={0: 0.001, 1: 0.001}, epochs=5, random_state=0).fit(X, Y, QID)
     short = [max(f - r["ndcg"][s] for s, f in ranker.floors_.items()) for r in ranker.validation_]
     assert max(f - ranker.best_["ndcg"][s] for s, f in ranker.floors_.items()) == min(short)

@@ -15,7 +15,7 @@ from stimulus_moo.ranking.errors import InvalidRankingData
 
 
 def is_sparse(matrix: Any) -> bool:
-    """Tell whether this is a scipy sparse matrix or array."""
+    """Return whether this is a scipy sparse matrix or array."""
     return bool(scipy.sparse.issparse(matrix))
 
 

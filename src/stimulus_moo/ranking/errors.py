@@ -1,4 +1,4 @@
-"""The errors of ranking: which file or argument, what was found there and what to do."""
+"""Errors of the ranking package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stimulus_moo.errors import DOCS
 
 
 class InvalidRankingData(StimulusError, ValueError):
-    """Rows, labels, query ids or a file of them cannot be used as given.
+    """Features, labels, query ids or a data file are invalid.
 
     >>> from stimulus_moo.ranking import ndcg
     >>> try:
@@ -21,6 +21,6 @@ class InvalidRankingData(StimulusError, ValueError):
 
 
 class InvalidModelFile(StimulusError, ValueError):
-    """A file is no saved ranker, a damaged one, or one of a version that this library does not know."""
+    """A file is not a saved ranker, is damaged, or has an unknown version."""
 
     page = DOCS + "ranking.html#saving"

@@ -91,7 +91,7 @@ def test_a_damaged_cache_is_rebuilt(folder, own_cache, damage, caplog):
         np.savez(path, **dict.fromkeys(np.load(path).files, np.zeros(3)))
     with caplog.at_level(logging.WARNING):
         assert same(data, load_multimnist(folder=folder, **SIZES))
-    assert "building it again" in caplog.text
+    assert "computing it again" in caplog.text
     caplog.clear()
     assert same(data, load_multimnist(folder=folder, **SIZES))
     assert caplog.text == ""

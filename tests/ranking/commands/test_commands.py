@@ -125,7 +125,7 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(place, model, arguments
 
 def test_a_truncated_model_is_refused(model):
     model.write_text(model.read_text()[:-30])
-    assert "half a file" in call("predict", "test.txt", "--model", model, code=2).stderr
+    assert "truncated file" in call("predict", "test.txt", "--model", model, code=2).stderr
 
 
 def test_a_fit_that_diverges_ends_with_3_and_keeps_the_old_model(model):

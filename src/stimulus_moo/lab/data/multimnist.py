@@ -1,4 +1,4 @@
-"""MultiMNIST: two different digits on one canvas, one task each, from four IDX files in MNIST's layout."""
+"""MultiMNIST: two different digits on one canvas, one task each, from four IDX files named as MNIST's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stimulus_moo.options import positive_integer, seed_number
 
 CANVAS = 36
 _DIGIT = 28
-_VERSION = 1  # of what is cached; raise it when pairing or overlay change
+_VERSION = 1  # version of the cache; increase it when pairing or overlay change
 
 
 def load_multimnist(
@@ -35,20 +35,20 @@ def load_multimnist(
     data: str | PathLike[str] | None = None,
     download: bool = True,
 ) -> TaskData:
-    """Load MultiMNIST: predict the digit at the top left and the one at the bottom right.
+    """Load MultiMNIST; the tasks are to classify the top-left and the bottom-right digit.
 
-    Each sample joins two 28 x 28 images of different classes on a 36 x 36 canvas, the brighter pixel where
-    they overlap. Training samples come from the ``train`` files, test samples from the ``t10k`` files. The
-    result is a function of the files' content, the seed and the two sizes, and is cached in the user's cache.
+    Each sample combines two 28 x 28 images of different classes on a 36 x 36 canvas; where they overlap, the brighter
+    pixel is kept. Training samples come from the ``train`` files, test samples from the ``t10k`` files. The result
+    depends only on the content of the files, the seed and the two sizes, and is stored in the user's cache.
 
     Args:
         n_train: training samples.
         n_test: test samples.
-        seed: decides the pairs.
+        seed: seed of the pairs.
         folder: a directory with four IDX files named as MNIST's, with or without ``.gz``, e.g.
-            Fashion-MNIST. Without it MNIST itself is used, and its checksums are compared.
-        data: the data folder (``--data``), see ``folders.data_folders``.
-        download: whether MNIST may be downloaded if it is found nowhere.
+            Fashion-MNIST. Default: MNIST, with verified checksums.
+        data: data folder (``--data``), see ``folders.data_folders``.
+        download: whether MNIST may be downloaded if it is not found.
 
     Returns:
         ``train`` and ``test`` hold images (float32 in [0, 1], n x 1 x 36 x 36), left labels and right labels

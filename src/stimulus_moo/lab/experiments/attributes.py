@@ -1,4 +1,4 @@
-"""The 40-task experiments: CelebA as in the paper, and a synthetic stand-in that runs anywhere in minutes."""
+"""Experiments with 40 tasks: CelebA as in the paper, and a synthetic substitute that needs no data files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo: two overlapping handwritten digits on one canvas, from scikit-learn's bundled data, predict both."""
+"""Demo experiment: classify two overlapping handwritten digits, from scikit-learn's bundled data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stimulus_moo.lab.problem import Problem
 
 
 def build(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
-    """Return the two-digit problem with a small multi-layer perceptron and two heads."""
+    """Return the two-digit problem, with a small multi-layer perceptron and two heads."""
     pairs = load_digits(n_train=settings.n or 1024, n_test=512, seed=0)
     torch.manual_seed(seed)
     pixels = pairs.train[0][0].numel()

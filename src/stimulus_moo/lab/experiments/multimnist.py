@@ -1,4 +1,4 @@
-"""MultiMNIST, the paper's first main experiment: two digits on one canvas, LeNet with two heads."""
+"""MultiMNIST, the first experiment of the paper: two digits on one canvas, LeNet with two heads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stimulus_moo.lab.problem import Problem
 
 
 def build(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
-    """Return the two-task problem; the seed decides the model's start, the images are the same for every seed."""
+    """Return the two-task problem. The seed determines the initialization; the images do not depend on it."""
     pairs = load_multimnist(n_train=settings.n or 60_000, n_test=2_000, seed=0, folder=settings.files, data=data)
     torch.manual_seed(seed)
     return class_problem(LeNet(heads=len(pairs.tasks), image_size=pairs.train[0].shape[-1]), pairs)

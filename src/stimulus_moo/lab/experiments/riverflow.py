@@ -1,4 +1,4 @@
-"""River flow RF1, the paper's eight-objective experiment: a tanh network, one squared error per target."""
+"""River flow RF1, the paper's experiment with eight objectives: a tanh network, one squared error per target."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def losses(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def build(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
-    """Return the eight-task problem on the first ``n`` training rows; the seed decides the model's start."""
+    """Return the eight-task problem on the first ``n`` training rows. The seed determines the initialization."""
     flows = load_riverflow(targets=settings.targets, file=settings.files, data=data)
     count = settings.n or flows.n_train
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""A linear model, for objectives whose solution is known or convex: ridge and logistic regression."""
+"""Linear model, for convex objectives such as ridge and logistic regression."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from stimulus_moo.options import positive_integer
 class LinearModel(nn.Linear):
     """One linear map; returns an [n, outputs] tensor.
 
-    ``outputs=1`` is one weight vector that all S objectives judge, each by its own targets or samples: they
-    conflict. ``outputs=S`` gives each objective a row of its own: they meet only in what the losses add, such
-    as a penalty on the whole matrix. There are no heads; ``shared_parameters`` is everything.
+    With ``outputs=1``, all S objectives share one weight vector and conflict. With ``outputs=S``, each objective has
+    its own row, and they interact only through common terms such as a penalty on the whole matrix. There are no heads;
+    ``shared_parameters`` returns all parameters.
 
     Args:
         features: inputs per sample.
@@ -39,5 +39,5 @@ class LinearModel(nn.Linear):
         super().__init__(features, outputs, bias=bias)
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """All parameters, so that a linear model can stand where a multi-head one does."""
+        """All parameters; same interface as the multi-head models."""
         return list(self.parameters())

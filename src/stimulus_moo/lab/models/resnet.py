@@ -1,4 +1,4 @@
-"""ResNet-18 with S scalar heads, the model of the CelebA experiment and, narrow, of its offline stand-in."""
+"""ResNet-18 with S scalar heads, the model of CelebA and, with fewer channels, of its synthetic substitute."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ class ResNet18(MultiHead):
     and its 512 features feed S heads of 513 parameters each, the rows of one linear layer.
 
     Warning:
-        ``norm="batch"`` couples the samples of a batch while the model is in training mode. The loss is then
-        no finite sum, which the variance-reduced estimators rely on, and ``MultiGradient`` warns. It is here
-        for torchvision's weights; after loading them, ``model.eval()`` fixes the statistics, so that the
-        model can be fine-tuned as a finite sum.
+        ``norm="batch"`` couples the samples of a batch in training mode. The loss is then not a finite sum, which the
+        variance-reduced estimators require, and ``MultiGradient`` warns. Use it for torchvision's weights; after
+        loading them, ``model.eval()`` fixes the statistics, so that the model can be fine-tuned as a finite sum.
 
     Args:
         heads: S, the number of objectives.
@@ -62,8 +61,8 @@ class ResNet18Trunk(nn.Module):
     """ResNet-18 (He et al., 2016) up to its global average pooling: images to [n, 8 width] features.
 
     Module names and initialisation are those of ``torchvision.models.resnet18``: with ``width=64``,
-    ``norm="batch"`` and the ImageNet stem its state dict is torchvision's without ``fc``. Normalisation
-    layers are called ``bn`` there, and here also where they are by groups. Arguments as in ``ResNet18``.
+    ``norm="batch"`` and the ImageNet stem its state dict is torchvision's without ``fc``. Group
+    normalisation layers are also called ``bn``. Arguments as in ``ResNet18``.
 
     Attributes:
         features: how many features a sample gets, 8 width.

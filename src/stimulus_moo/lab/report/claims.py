@@ -1,4 +1,4 @@
-"""The paper's claims as rules on what was measured: each gives the figures it looked at and whether it holds."""
+"""The paper's claims as rules: each returns the measured figures and whether the claim holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stimulus_moo.lab.report.scores import MEAN, counter, final_loss
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found: the figures in words, and whether the claim holds; None while a method was not run."""
+    """Result of a rule: the figures as text, and whether the claim holds, or None if a method was not run."""
 
     figures: str
     holds: bool | None
@@ -22,14 +22,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of the paper and the rule that checks it on a group of runs."""
+    """One claim of the paper, and the rule that checks it on the runs of an experiment."""
 
     text: str
     rule: Callable[[Group], Finding]
 
 
 def counts(key: str, expected: Mapping[str, int], below: Mapping[str, int]) -> Callable[[Group], Finding]:
-    """Return the rule that methods used exactly so many samples or gradients, and others fewer than so many."""
+    """Return the rule that counters of some methods equal ``expected``, and those of others are below ``below``."""
 
     def rule(group: Group) -> Finding:
         found = {method: _count(group, method, key) for method in (*expected, *below)}
@@ -43,7 +43,7 @@ def counts(key: str, expected: Mapping[str, int], below: Mapping[str, int]) -> C
 
 
 def lower(better: Sequence[str], worse: Sequence[str]) -> Callable[[Group], Finding]:
-    """Return the rule that each of some methods ends with a lower mean loss than each of others, mean over seeds."""
+    """Return the rule that every method in ``better`` ends with a lower mean loss than every method in ``worse``."""
 
     def rule(group: Group) -> Finding:
         left, right = _losses(group, better), _losses(group, worse)
@@ -76,7 +76,7 @@ def _count(group: Group, method: str, key: str) -> float | None:
 
 
 def _losses(group: Group, methods: Sequence[str]) -> dict[str, float]:
-    """Return the final mean losses of the methods that were run; one that diverged has an infinite loss."""
+    """Return the final mean losses of the methods that were run; infinite for a diverged one."""
     found = {}
     for method in methods:
         entry = _entry(group, method)
@@ -96,7 +96,7 @@ def _number(value: float | None) -> str:
 
 _NOISY = ("smgd", "moco", "cr-mogm")
 
-#: What the paper says of each of its experiments, in its order.
+#: The paper's claims about each experiment, in the order of the paper.
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "multimnist": (
         Claim("SMGD is the slowest, MoCo slightly faster", lower(("moco",), ("smgd",))),

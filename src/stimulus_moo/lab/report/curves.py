@@ -1,4 +1,4 @@
-"""Curves over seeds: runs aligned on an x axis give a mean line and the band from the lowest to the highest seed."""
+"""Curves over seeds: the mean, and the band from the lowest to the highest seed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-#: What progress is drawn against, with the words for it.
+#: The x axes, with their labels.
 AXES = {"iterations": "Iterations", "samples": "Samples drawn", "gradients": "Gradient evaluations"}
 
-#: No trace is drawn with more points.
+#: Maximum number of points of a trace.
 MOST_POINTS = 1000
 
 
@@ -31,18 +31,18 @@ class Curve(NamedTuple):
     seeds: int
 
     def pick(self, rows: NDArray[np.int64]) -> Curve:
-        """Return some of the points."""
+        """Return the curve at some of its points."""
         return Curve(self.x[rows], self.mean[rows], self.low[rows], self.high[rows], self.seeds)
 
 
 def aggregate(series: Sequence[tuple[Array, Array]]) -> Curve | None:
-    """Return mean, lowest and highest over seeds, or None if there is nothing to show.
+    """Return mean, lowest and highest over seeds, or None without data.
 
     Args:
-        series: for each seed x [points] and y [points, columns]; rows of y that are not finite are left out.
+        series: x [points] and y [points, columns] of each seed; non-finite rows of y are left out.
 
-    Where the seeds were measured at the same x, these are averaged. Elsewhere each is interpolated linearly at every x
-    of any seed, over the stretch that all seeds cover, so that no seed is extended beyond what was measured.
+    Seeds with the same x are averaged directly. Otherwise each seed is interpolated linearly at the x of all seeds,
+    within the range that all of them cover, so no seed is extrapolated.
     """
     clean = [_clean(x, y) for x, y in series]
     clean = [(x, y) for x, y in clean if len(x)]
@@ -62,12 +62,12 @@ def aggregate(series: Sequence[tuple[Array, Array]]) -> Curve | None:
 
 
 def loss_curve(entry: Entry, axis: str) -> Curve | None:
-    """Return the training losses over all data: one column per task, then the mean over tasks, then the worst task."""
+    """Return the losses over the training set: one column per task, then their mean, then the worst task."""
     return aggregate([losses_of(run, axis) for run in entry.runs])
 
 
 def stationarity_curve(entry: Entry, axis: str) -> Curve | None:
-    """Return the Pareto stationarity where it was evaluated, as one column."""
+    """Return the Pareto stationarity, as one column."""
     return aggregate([_column(run, axis, "stationarity") for run in entry.runs])
 
 
@@ -77,13 +77,13 @@ def weight_curve(entry: Entry) -> Curve | None:
 
 
 def losses_of(run: RecordedRun, axis: str) -> tuple[Array, Array]:
-    """Return one run's x and its losses over all data: per task, their mean, and the worst."""
+    """Return x and the losses over the training set of one run: per task, their mean, and the worst."""
     x, y = _column(run, axis, "full_losses")
     return x, np.concatenate([y, y.mean(axis=1, keepdims=True), y.max(axis=1, keepdims=True)], axis=1) if len(x) else y
 
 
 def evaluations(run: RecordedRun, key: str) -> list[dict[str, Any]]:
-    """Return the records that have a key, and the summary if it was measured after the last of them."""
+    """Return the records that have a key, followed by the summary if its evaluation is later."""
     rows = [row for row in run.records if row.get(key) is not None]
     last = run.summary
     if last.get(key) is not None and "step" in last and (not rows or rows[-1]["step"] < last["step"]):
@@ -92,7 +92,7 @@ def evaluations(run: RecordedRun, key: str) -> list[dict[str, Any]]:
 
 
 def thin(count: int, limit: int = MOST_POINTS) -> NDArray[np.int64]:
-    """Return at most ``limit`` of the positions 0 ... count - 1, evenly spread, the first and the last among them.
+    """Return at most ``limit`` of the indices 0 ... count - 1, evenly spaced, including the first and the last.
 
     >>> thin(5, 3).tolist()
     [0, 2, 4]
@@ -103,7 +103,7 @@ def thin(count: int, limit: int = MOST_POINTS) -> NDArray[np.int64]:
 
 
 def smooth(values: Array, window: int) -> Array:
-    """Return the centred moving average of every column, over a shorter window near the ends.
+    """Return the centred moving average of every column; the window is shorter near the ends.
 
     >>> smooth(np.array([[0.0], [3.0], [0.0], [3.0]]), 3).ravel().tolist()
     [1.5, 1.0, 2.0, 1.5]
@@ -117,18 +117,18 @@ def smooth(values: Array, window: int) -> Array:
 
 
 def smoothing_window(points: int) -> int:
-    """Return the window used for lambda: a twenty-fifth of the run, odd."""
+    """Return the smoothing window of lambda: an odd number, about 1/25 of the run."""
     return max(points // 25, 1) | 1
 
 
 def uneven(curves: Sequence[Curve]) -> bool:
-    """Return whether the curves end so far apart, by a factor of four, that only a log x axis shows them all."""
+    """Return whether the ends of the curves differ by more than a factor of four, so that a log x axis is better."""
     ends = [curve.x[-1] for curve in curves]
     return len(ends) > 1 and min(ends) > 0 and max(ends) > 4 * min(ends)
 
 
 def wide_range(columns: Sequence[tuple[Curve, int]]) -> bool:
-    """Return whether columns are positive and span a factor of fifty, so that a log scale shows more."""
+    """Return whether the values are positive and span more than a factor of fifty, so that a log scale is better."""
     values = np.concatenate([curve.mean[:, column] for curve, column in columns]) if columns else np.ones(1)
     return bool(values.min() > 0 and values.max() > 50 * values.min())
 

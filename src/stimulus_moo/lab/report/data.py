@@ -1,4 +1,4 @@
-"""What the report's script draws, as one JSON value: curves, bands, weights and normalised losses."""
+"""Data of the interactive charts as JSON: curves, bands, weights and normalised losses."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from stimulus_moo.lab.report.groups import Entry, Group
 from stimulus_moo.lab.report.palette import Style, style_named
 from stimulus_moo.lab.report.scores import normalised_losses
 
-#: About so many points of one figure are stored; more tasks and methods mean fewer points each.
+#: Approximate number of points of one figure, divided among its traces.
 POINTS_PER_FIGURE = 60_000
-#: A trace keeps at least so many.
+#: Minimum number of points of a trace.
 FEWEST_POINTS = 150
 
 
 def experiment_data(group: Group) -> dict[str, Any]:
-    """Return everything drawn of an experiment."""
+    """Return the data of all charts of an experiment."""
     limit = trace_points(group)
     normalised = normalised_losses(group)
     lasts = [(curve, -2) for entry in group.entries if (curve := loss_curve(entry, "iterations")) is not None]
@@ -55,7 +55,7 @@ def experiment_data(group: Group) -> dict[str, Any]:
 
 
 def study_data(study: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a study's charts, with the colours of the methods that their series are named after."""
+    """Return the charts of a study; series with the name of a method have its colour."""
     charts = []
     for chart in study.get("charts") or ():
         series = []
@@ -70,18 +70,18 @@ def study_data(study: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def has_data(experiment: Mapping[str, Any], key: str) -> bool:
-    """Return whether any entry has something to draw under a key."""
+    """Return whether any entry has data for a chart."""
     return any(entry[key] for entry in experiment["entries"])
 
 
 def trace_points(group: Group) -> int:
-    """Return how many points a loss or weight trace of a group may have."""
+    """Return the maximum number of points of a loss or weight trace."""
     traces = max(len(group.tasks), 1) * max(len(group.entries), 1)
     return min(max(POINTS_PER_FIGURE // traces, FEWEST_POINTS), MOST_POINTS)
 
 
 def to_script(value: Any) -> str:
-    """Return JSON that can stand inside a script element, whatever strings it holds."""
+    """Return JSON that is safe inside a script element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -91,7 +91,7 @@ def _style(style: Style) -> dict[str, Any]:
 
 
 def _over_axes(curves: Sequence[Curve | None], limit: int) -> dict[str, Any] | None:
-    """Return x for every axis, and mean, low and high per column; not again where they equal those of the first."""
+    """Return x for every axis, and mean, low and high per column, stored once if all axes have the same values."""
     found: dict[str, Any] = {}
     first: Curve | None = None
     for axis, curve in zip(AXES, curves, strict=True):

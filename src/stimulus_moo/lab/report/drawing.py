@@ -1,4 +1,4 @@
-"""How static figures are drawn: lines with bands, heat maps, legends, on matplotlib figures without global state."""
+"""Drawing helpers of the static figures: lines with bands, heat maps, legends. No global matplotlib state is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stimulus_moo.lab.report.palette import Style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: plotly's names of dashes, in matplotlib's words.
+#: plotly's dash names as matplotlib line styles.
 DASHES: Mapping[str, Any] = {
     "solid": "-",
     "dash": (0, (4, 1.6)),
@@ -21,7 +21,7 @@ DASHES: Mapping[str, Any] = {
     "longdash": (0, (8, 2)),
     "longdashdot": (0, (8, 2, 1, 2)),
 }
-#: Of matplotlib, while a figure is made and written.
+#: matplotlib settings while a figure is drawn and written.
 SETTINGS: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -37,7 +37,7 @@ SETTINGS: Any = {
 
 
 def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, Any]:
-    """Return a figure and its panels, an array of rows and columns; sizes in inches, of one panel."""
+    """Return a figure and its panels, an array of rows and columns; width and height of one panel in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows + 0.9), layout="constrained")
@@ -45,14 +45,14 @@ def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, 
 
 
 def used(panels: Any, count: int) -> list[Any]:
-    """Return the first panels and hide the others."""
+    """Return the first ``count`` panels and hide the others."""
     for panel in panels.ravel()[count:]:
         panel.set_visible(False)
     return list(panels.ravel()[:count])
 
 
 def lines(panel: Any, axis: str, curves: Sequence[tuple[Entry, Curve, int]], log: bool | None = None) -> bool:
-    """Draw mean and band of a column of each curve; unless told, log where the values span a factor of fifty."""
+    """Draw mean and band of one column of each curve; by default, the y axis is logarithmic for a wide range."""
     from matplotlib.ticker import EngFormatter
 
     for entry, curve, column in curves:
@@ -72,18 +72,18 @@ def lines(panel: Any, axis: str, curves: Sequence[tuple[Entry, Curve, int]], log
 
 
 def line(entry: Entry) -> dict[str, Any]:
-    """Return how an entry's line looks."""
+    """Return the line properties of an entry."""
     return styled(entry.style)
 
 
 def styled(style: Style) -> dict[str, Any]:
-    """Return a style in matplotlib's words."""
+    """Return a style as matplotlib line properties."""
     width = style.width * 0.62
     return {"color": style.light, "linestyle": DASHES[style.dash], "linewidth": width, "zorder": 2 + width}
 
 
 def heat(tasks: Sequence[str], rows: Mapping[str, Sequence[float]], title: str) -> Figure:
-    """Draw a heat map with a row per method and a column per task."""
+    """Draw a heat map with one row per method and one column per task."""
     figure, panels = grid(1, 1, max(7.0, 2.5 + 0.27 * len(tasks)), 0.9 + 0.28 * len(rows))
     image = panels[0, 0].imshow(list(rows.values()), aspect="auto", cmap="cividis")
     panels[0, 0].grid(False)
@@ -95,7 +95,7 @@ def heat(tasks: Sequence[str], rows: Mapping[str, Sequence[float]], title: str) 
 
 
 def finish(figure: Figure, title: str, group: Group) -> Figure:
-    """Add the title and the legend below, as wide as the figure allows."""
+    """Add the title, and a legend below it as wide as the figure."""
     figure.suptitle(text(title), fontsize=11)
     longest = max(len(entry.label) for entry in group.entries)
     columns = int(figure.get_figwidth() * 11 / (longest + 10))
@@ -104,7 +104,7 @@ def finish(figure: Figure, title: str, group: Group) -> Figure:
 
 
 def about_band(group: Group) -> str:
-    """Return what lines and bands are."""
+    """Return the explanation of lines and bands."""
     several = any(len(entry.runs) > 1 for entry in group.entries)
     return "line: mean over seeds, band: lowest to highest seed" if several else "one seed, no band"
 
@@ -118,10 +118,10 @@ def legend(figure: Figure, entries: Sequence[Entry], where: Any, columns: int) -
 
 
 def text(words: str) -> str:
-    """Return words as they shall appear, dollar signs included."""
+    """Escape dollar signs, which matplotlib would read as math."""
     return words.replace("$", r"\$")
 
 
 def short(name: str, most: int = 22) -> str:
-    """Return a name that fits beside an axis."""
+    """Shorten a name so that it fits beside an axis."""
     return name if len(name) <= most else name[: most - 1] + "…"

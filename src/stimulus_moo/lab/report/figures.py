@@ -1,4 +1,4 @@
-"""Static figures, PNG and PDF: losses, stationarity, lambda and radar chart of every experiment, charts of studies."""
+"""Static figures as PNG and PDF: losses, stationarity, weights and radar charts of experiments, charts of studies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from stimulus_moo.lab.runs import RecordedRun
 
-#: Up to so many tasks have a row of panels each, up to so many a panel, beyond it a heat map.
+#: Maximum number of tasks with a row of panels each, and with a panel each. With more tasks, a heat map is drawn.
 FEW, SOME = 4, 12
 
 
@@ -51,9 +51,9 @@ def write_figures(runs: Iterable[RecordedRun], studies: Iterable[Mapping[str, An
     """Write every figure as PNG and PDF and return the files, in a fixed order.
 
     Args:
-        runs: as ``load_runs`` returns them.
-        studies: as ``load_studies`` returns them.
-        folder: made if it does not exist.
+        runs: runs from ``load_runs``.
+        studies: studies from ``load_studies``.
+        folder: output folder; created if necessary.
 
     Raises:
         MissingDependency: matplotlib is not installed.
@@ -65,18 +65,18 @@ def write_figures(runs: Iterable[RecordedRun], studies: Iterable[Mapping[str, An
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # task names in any script
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # fonts may lack characters of task names
         for name, figure in _figures(group_runs(runs), studies):
             for suffix, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None, "Creator": None})):
                 path = folder / f"{name}.{suffix}"
                 figure.savefig(path, dpi=160, metadata=metadata)
                 paths.append(path)
-                figure.set_layout_engine("none")  # laid out once for both
+                figure.set_layout_engine("none")  # compute the layout once for both files
     return paths
 
 
 def loss_figure(group: Group) -> Figure | None:
-    """Draw the losses over all data against iterations, samples and gradient evaluations, one row per task.
+    """Draw the losses over the training set against iterations, samples and gradient evaluations, one row per task.
 
     With more than four tasks the rows are the mean over tasks and the worst task.
     """
@@ -100,7 +100,7 @@ def loss_figure(group: Group) -> Figure | None:
 
 
 def task_figure(group: Group) -> Figure | None:
-    """Draw each task's loss against gradient evaluations, for five to twelve tasks."""
+    """Draw the loss of each task against gradient evaluations, for five to twelve tasks."""
     if not FEW < len(group.tasks) <= SOME:
         return None
     curves = [(entry, loss_curve(entry, "gradients")) for entry in group.entries]
@@ -124,7 +124,7 @@ def stationarity_figure(group: Group) -> Figure | None:
 
 
 def weight_figure(group: Group) -> Figure | None:
-    """Draw lambda against iterations, a panel per task: smoothed, and faint as it was."""
+    """Draw lambda against iterations, one panel per task: smoothed, and unsmoothed as a faint line."""
     curves = [(entry, curve) for entry in group.entries if (curve := weight_curve(entry)) is not None]
     if not curves or len(group.tasks) > SOME:
         return None
@@ -142,7 +142,7 @@ def weight_figure(group: Group) -> Figure | None:
 
 
 def mean_weight_figure(group: Group) -> Figure | None:
-    """Draw each task's mean weight by method as a heat map, for five tasks and more."""
+    """Draw the mean weight of each task by method as a heat map, for five or more tasks."""
     if len(group.tasks) <= FEW:
         return None
     rows = {e.label: c.mean.mean(axis=0).tolist() for e in group.entries if (c := weight_curve(e)) is not None}
@@ -150,13 +150,13 @@ def mean_weight_figure(group: Group) -> Figure | None:
 
 
 def normalised_figure(group: Group) -> Figure | None:
-    """Draw the normalised losses as a heat map, for more tasks than a radar chart can name."""
+    """Draw the normalised losses as a heat map, if there are too many tasks for a radar chart."""
     rows = normalised_losses(group) if len(group.tasks) > SOME else {}
     return heat(group.tasks, rows, f"{_named(group)}: loss / largest over the methods") if rows else None
 
 
 def radar_figure(group: Group) -> Figure | None:
-    """Draw the losses at the end, each divided by its largest over the methods, for three tasks and more."""
+    """Draw a radar chart of the final losses divided by the largest over the methods, for three or more tasks."""
     from matplotlib.figure import Figure
 
     rows = normalised_losses(group) if len(group.tasks) >= 3 else {}
@@ -206,7 +206,7 @@ def chart_figure(chart: Mapping[str, Any]) -> Figure:
     return figure
 
 
-#: What is drawn of an experiment, by the ending of the file's name.
+#: Figures of an experiment, by the suffix of the file name.
 FIGURES: Mapping[str, Callable[[Group], Any]] = {
     "loss": loss_figure,
     "tasks": task_figure,

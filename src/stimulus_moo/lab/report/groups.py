@@ -1,4 +1,4 @@
-"""Stored runs sorted into what a figure shows: experiments, and in each one entry per method with its seeds."""
+"""Grouping of runs: one group per experiment, with one entry per method and variant, over seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stimulus_moo.lab.report.palette import FAMILY, Style, styles_for
 if TYPE_CHECKING:
     from stimulus_moo.lab.runs import RecordedRun
 
-#: Settings that make two runs of one method different lines, with the words for them.
+#: Settings that distinguish variants of a method, with their names in labels.
 VARIED = {
     "momentum": "momentum",
     "lr": "step size",
@@ -35,7 +35,7 @@ VARIED = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of every figure: a method, or a method with one value of a setting, and its runs, one per seed."""
+    """A method, or a method with one value of a setting, and its runs, one per seed. One line in every figure."""
 
     method: str
     variant: str
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The method's title and, if there are several, the variant."""
+        """Title of the method, and the variant if there are several."""
         title = METHODS[self.method].title if self.method in METHODS else self.method
         return f"{title}, {self.variant}" if self.variant else title
 
@@ -55,18 +55,18 @@ class Entry:
 
     @property
     def scalarisation(self) -> bool:
-        """Whether the weights are fixed."""
+        """Whether the method has fixed weights."""
         return "scalarisation" in self.method
 
     @property
     def diverged(self) -> tuple[RecordedRun, ...]:
-        """The runs that ended in a loss or gradient that is not finite."""
+        """The runs that diverged, with a non-finite loss or gradient."""
         return tuple(run for run in self.runs if _diverged(run))
 
 
 @dataclass(frozen=True)
 class Group:
-    """Everything that was run of one experiment."""
+    """All runs of one experiment."""
 
     name: str
     tasks: tuple[str, ...]
@@ -74,37 +74,37 @@ class Group:
 
     @property
     def runs(self) -> tuple[RecordedRun, ...]:
-        """All runs, entry by entry."""
+        """All runs, in the order of the entries."""
         return tuple(run for entry in self.entries for run in entry.runs)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Every seed that occurs."""
+        """All seeds."""
         return tuple(sorted({run.seed for run in self.runs}))
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods, each once."""
+        """All methods, without duplicates."""
         return tuple(dict.fromkeys(entry.method for entry in self.entries))
 
     @property
     def synthetic(self) -> bool:
-        """Whether any run used data made by a program."""
+        """Whether any run used generated data."""
         return any(bool(run.settings.get("synthetic")) for run in self.runs)
 
     def fact(self, key: str) -> str:
-        """Return what the runs say about a key, several answers joined."""
+        """Return the value of a setting as text; different values are joined."""
         found = dict.fromkeys(str(run.settings[key]) for run in self.runs if run.settings.get(key) not in (None, ""))
         return "; ".join(found)
 
     @property
     def title(self) -> str:
-        """As the experiment names itself."""
+        """Title of the experiment."""
         return self.fact("title") or self.name
 
 
 def group_runs(runs: Iterable[RecordedRun]) -> list[Group]:
-    """Sort runs into experiments and entries, in the order of the table of methods."""
+    """Group runs by experiment, method and variant, in the order of ``METHODS``."""
     found: dict[tuple[str, tuple[str, ...]], list[RecordedRun]] = {}
     for run in runs:
         found.setdefault((run.experiment, task_names(run)), []).append(run)
@@ -112,7 +112,7 @@ def group_runs(runs: Iterable[RecordedRun]) -> list[Group]:
 
 
 def task_names(run: RecordedRun) -> tuple[str, ...]:
-    """Return the names of a run's tasks, or numbers where it does not say."""
+    """Return the names of the tasks of a run, or numbers if they are not stored."""
     named = run.settings.get("tasks")
     if named:
         return tuple(str(name) for name in named)
@@ -121,7 +121,7 @@ def task_names(run: RecordedRun) -> tuple[str, ...]:
 
 
 def step_size(run: RecordedRun) -> Any:
-    """Return the learning rate the method was given."""
+    """Return the learning rate of a run."""
     own = run.settings.get("lr_of")
     return (own if isinstance(own, dict) else {}).get(run.method, run.settings.get("lr"))
 

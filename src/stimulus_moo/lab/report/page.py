@@ -1,4 +1,4 @@
-"""The HTML page of the report, rendered from templates; it holds its data and scripts and loads nothing."""
+"""HTML page of the report, rendered from templates. It is self-contained and makes no network requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AXES = (("iterations", "Iterations"), ("samples", "Samples"), ("gradients", "Gr
 
 
 def page(groups: Sequence[Group], studies: Sequence[Mapping[str, Any]], plotly_js: str, name: str) -> str:
-    """Return the HTML page, with plotly's script and everything else inside."""
+    """Return the HTML page, with plotly's script, our own, and all data."""
     data: dict[str, list[Any]] = {
         "experiments": [experiment_data(group) for group in groups],
         "studies": [study_data(study) for study in studies],

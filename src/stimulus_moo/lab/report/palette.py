@@ -1,6 +1,7 @@
-"""One colour, dash and marker per method, the same in every figure; legible on white, on dark and without colour.
+"""Colour, dash and marker of each method, the same in every figure and legible on light, on dark and in grey.
 
-The STIMULUS family is warm and thick, the other multi-objective methods are cool, scalarisations are grey and brown.
+The STIMULUS family has warm colours and thick lines, other multi-objective methods cool colours, scalarisations grey
+and brown.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from types import MappingProxyType
 
 from stimulus_moo import METHODS
 
-#: The pages the colours are drawn on.
+#: Background colours of the light and the dark page.
 BACKGROUNDS = ("#ffffff", "#14181e")
 
-#: Methods drawn thick and named together.
+#: The STIMULUS family.
 FAMILY = ("stimulus", "stimulus-m", "stimulus+", "stimulus-m+")
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a line is drawn: colour on a light and on a dark page, plotly names for dash and marker, width in pixels."""
+    """Style of a line: colour on a light and on a dark page, plotly's names of dash and marker, width in pixels."""
 
     light: str
     dark: str
@@ -50,14 +51,14 @@ STYLES: Mapping[str, Style] = MappingProxyType(
     }
 )
 
-#: For methods the table does not know, in the order of their appearance.
+#: Styles of unknown methods, in the order of their appearance.
 _OTHERS = (
     Style("#0f766e", "#4fd1c5", "longdashdot", "hexagon", 1.8),
     Style("#4d5bc9", "#a3b1ff", "longdashdot", "hexagram", 1.8),
     Style("#7a5c00", "#d9c36a", "longdashdot", "hourglass", 1.8),
 )
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-#: Colours of the values of a setting, small to large: for figures whose lines are one method with several values.
+#: Colours of the values of a setting, from small to large, for several variants of one method.
 _STEPS = (
     ("#2b87b8", "#9ad4f5"),
     ("#00795a", "#2fc79b"),
@@ -68,16 +69,15 @@ _STEPS = (
 
 
 def style_named(title: str) -> Style | None:
-    """Return the style of a method by its title or its name, if there is such a method."""
+    """Return the style of a method by its title or name, or None for an unknown method."""
     names = {method.title: name for name, method in METHODS.items()}
     return STYLES.get(names.get(title, title))
 
 
 def styles_for(keys: Iterable[tuple[str, str]]) -> list[Style]:
-    """Return a style for each (method, variant), the variant being empty or a value of a setting.
+    """Return a style for each (method, variant); the variant is empty or a value of a setting.
 
-    A method alone has its own colour. Where one method comes in several variants, the colour tells the variant and the
-    dash the method.
+    A method without variants has its own colour. With variants, the colour shows the variant and the dash the method.
     """
     pairs = list(keys)
     methods = list(dict.fromkeys(method for method, _ in pairs))

@@ -1,4 +1,4 @@
-"""``docs/reproduction.md`` from run directories: each claim of the paper, our figure, the verdict."""
+"""Page of the reproduction as Markdown: the claims of the paper, the measured figures and the verdicts."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ from stimulus_moo.lab.study import verdict
 _HEAD = """# Reproduction
 
 Every figure and table of the STIMULUS paper that this machine can run, and three claims it makes without showing them.
-Made by `make reproduce` (resumable) from the run directories; nothing on this page is typed in by hand. Losses are
+`make reproduce` (resumable) writes this page from the run directories; no number is entered by hand. Losses are
 means over the whole training set of the experiment. `samples` counts each sample drawn once, `gradients` every
 per-sample evaluation of all gradients. The scalarisation baselines are plain SGD and Adam on the mean of the losses
-with the best learning rate of a grid; the paper has no such baseline. Verdicts follow from the rules in `lab/claims.py`
-and in each study: *holds* at the paper's settings, *holds with another step size*, or *does not hold*. Seconds are wall
-time on a machine that did other things meanwhile: compare evaluations.
+with the best learning rate of a grid; the paper has no such baseline. Verdicts follow from the rules in
+`lab/report/claims.py` and in each study: *holds* at the paper's settings, *holds with another step size*, or *does not
+hold*. Seconds are wall-clock time on a shared machine: compare gradient evaluations instead.
 """
 
-_LOOSE_ENDS = """## Loose ends of the paper, and what we chose
+_LOOSE_ENDS = """## Details the paper leaves open, and our choices
 
-- **Step size 0.3 on MultiMNIST.** Theory asks for at most 1/(2L). Run literally, with mean cross-entropy, see the table
-  above; a second block of runs uses 0.03.
-- **The ablation's losses start near 0.0228**, while ln(10) = 2.303 and ln(10)/96 = 0.0240: the loss seems divided by
-  the batch size once more. The momentum ablation is therefore run in three readings.
+- **Step size 0.3 on MultiMNIST.** Theory requires at most 1/(2L). The table above uses 0.3 with mean
+  cross-entropy; a second block of runs uses 0.03.
+- **The ablation's losses start near 0.0228**, while ln(10) = 2.303 and ln(10)/96 = 0.0240: the loss was apparently
+  divided by the batch size once more. We therefore run the momentum ablation in three versions.
 - **Counting.** The river flow table counts inner samples at both points (our `gradients`), the CelebA text counts them
   once (our `samples`). Both give q = 10 and a "full" batch of 128 or 1024 samples, not q = ceil(sqrt(n)) over all data.
 - **sigma^2 of the + variants is never stated.** We chose values for which the adaptive anchors stay below n (see the
-  settings in `lab/experiments`). With sigma^2 estimated from the gradients themselves the formula asks for the full set
-  on MultiMNIST and river flow (`--sigma2 auto`): the + variants then are STIMULUS and STIMULUS-M.
-- **CelebA** cannot be had here: `attributes` is a synthetic stand-in with a narrow ResNet-18; `stimulus-moo compare
-  celeba --data DIR` runs the real one.
+  settings in `lab/experiments`). With sigma^2 estimated from the gradients themselves the formula requires the full
+  set on MultiMNIST and river flow (`--sigma2 auto`): the + variants are then STIMULUS and STIMULUS-M.
+- **CelebA** is not available here: `attributes` is a synthetic substitute with a narrow ResNet-18;
+  `stimulus-moo compare celeba --data DIR` runs the real one.
 - **exp(-x) is not strongly convex on the line**, and "Gaussian noise with a range of (-1, 1)" is undefined: the
-  strongly convex study says what was chosen.
+  strongly convex study states our choice.
 - **The paper reports** no seeds, no variance, no test metrics and no tuned scalarisation; this page does.
 """
 
-#: studies of things the paper does not claim; they have pages of their own
+#: Studies of claims that are not in the paper; they have their own pages.
 BEYOND = ("ranking-scale",)
 
 _GUARDED = (
-    "The same settings under the `Safeguard`, which is the default of `fit`. Methods that evaluate one point are what "
-    "they are above; SMGD and the baselines are here to compare with."
+    "The same settings with the `Safeguard`, the default of `fit`. It does not change methods that evaluate one point "
+    "per step; SMGD and the baselines are shown for comparison."
 )
 
-#: the folders of the runs: the paper's settings, another step size, and the paper's under the guard
+#: Folders of the runs: the paper's settings, another step size, and the paper's settings with the safeguard.
 _LABELS = ("paper", "other-step", "guarded")
 
 
 def write_page(out: Path, page: Path) -> None:
-    """Write the page from the runs below ``out`` (labels as folders) and its studies."""
+    """Write the page from the runs and studies below ``out``, where each label has a folder."""
     labels = sorted(folder.name for folder in out.iterdir() if folder.is_dir() and folder.name != "studies")
     complete = {label: [run for run in load_runs(out / label) if run.complete] for label in labels}
     groups = {label: {group.name: group for group in group_runs(runs)} for label, runs in complete.items()}
@@ -85,18 +85,24 @@ def _experiment(name: str, claims: Sequence[Claim], blocks: Mapping[str, Group],
         figures = "; ".join(f"*{_step(blocks[label])}:* {finding.figures}" for label, finding in found.items())
         lines.append(f"| {claim.text} | {figures} | **{verdict([f.holds for f in found.values()])}** |")
     for group in blocks.values():
-        lines += ["", f"### {_step(group)}, to the letter, {_seeds(group)}", "", comparison_table(group).markdown(), ""]
+        lines += [
+            "",
+            f"### {_step(group)}, published method unchanged, {_seeds(group)}",
+            "",
+            comparison_table(group).markdown(),
+            "",
+        ]
         if group.synthetic:
             lines += ["The data is synthetic.", ""]
     if guarded is not None:
-        title = f"### {_step(guarded)}, guarded (no claim of the paper's), {_seeds(guarded)}"
+        title = f"### {_step(guarded)}, with the safeguard (not in the paper), {_seeds(guarded)}"
         lines += ["", title, "", _GUARDED, "", comparison_table(guarded).markdown(), ""]
     lines += ["Samples and gradients:", "", sample_table(next(iter(blocks.values()))).markdown(), ""]
     return "\n".join(lines)
 
 
 def _not_run(title: str) -> str:
-    return f"## {title}\n\n**Not run yet**: `make reproduce` goes on with it.\n"
+    return f"## {title}\n\n**Not run yet**: run `make reproduce`.\n"
 
 
 def _own(group: Group) -> str:

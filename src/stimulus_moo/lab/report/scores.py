@@ -1,4 +1,4 @@
-"""Numbers at the end of a run and at equal cost, over seeds: what the tables show and the verdict compares."""
+"""Scores over seeds, at the end of a run and at equal cost, for tables and verdicts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from stimulus_moo.lab.report.groups import Entry, Group
     from stimulus_moo.lab.runs import RecordedRun
 
-#: Test metrics of which more is better; of all others less is.
+#: Test metrics for which higher is better; for all others lower is better.
 HIGHER_IS_BETTER = frozenset({"accuracy", "balanced accuracy", "NDCG@10"})
 
-#: Columns of a run's losses after those of its tasks.
+#: Columns of the losses after those of the tasks.
 MEAN, WORST = -2, -1
 
 
 @dataclass(frozen=True)
 class Score:
-    """One number over seeds, non-finite seeds left out; ``std`` is the sample standard deviation, 0 for one seed."""
+    """One number per seed, without non-finite ones; ``std`` is the sample standard deviation, 0 for one seed."""
 
     values: tuple[float, ...]
 
@@ -45,46 +45,46 @@ class Score:
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else 0.0
 
     def apart(self, other: Score) -> bool:
-        """Return whether the ranges over seeds do not touch."""
+        """Return whether the ranges over seeds are disjoint."""
         return min(self.values) > max(other.values) or max(self.values) < min(other.values)
 
 
 def final_losses(run: RecordedRun) -> list[float]:
-    """Return the last training losses over all data: per task, their mean, the worst; empty if never evaluated."""
+    """Return the final losses over the training set: per task, their mean, the worst; empty if not evaluated."""
     x, y = losses_of(run, "iterations")
     return [float(value) for value in y[-1]] if len(x) else []
 
 
 def final_loss(entry: Entry, column: int) -> Score | None:
-    """Return a column of the last losses over seeds."""
+    """Return one column of the final losses, over seeds."""
     return Score.of(row[column] for row in map(final_losses, entry.runs) if row)
 
 
 def final_stationarity(entry: Entry) -> Score | None:
-    """Return the last stationarity over seeds."""
+    """Return the final stationarity, over seeds."""
     rows = [evaluations(run, "stationarity") for run in entry.runs]
     return Score.of(row[-1]["stationarity"] for row in rows if row)
 
 
 def counter(entry: Entry, key: str) -> Score | None:
-    """Return ``samples``, ``gradients`` or ``seconds`` at the end, over seeds."""
+    """Return the final ``samples``, ``gradients`` or ``seconds``, over seeds."""
     return Score.of(last_count(run, key) for run in entry.runs)
 
 
 def iterations(entry: Entry) -> Score | None:
-    """Return how many iterations were run, over seeds."""
+    """Return the number of iterations, over seeds."""
     steps = (last_count(run, "step") for run in entry.runs)
     return Score.of(None if step is None else step + 1 for step in steps)
 
 
 def last_count(run: RecordedRun, key: str) -> float | None:
-    """Return a counter from the summary or, for a run that was cut off, from its last record."""
+    """Return a counter from the summary or, for an incomplete run, from its last record."""
     value = run.summary.get(key)
     return value if value is not None else (run.records[-1].get(key) if run.records else None)
 
 
 def test_metrics(group: Group) -> list[str]:
-    """Return the names of the test metrics, each once."""
+    """Return the names of the test metrics, without duplicates."""
     return list(dict.fromkeys(name for run in group.runs for name in (run.summary.get("test") or {})))
 
 
@@ -101,9 +101,9 @@ def test_score(entry: Entry, metric: str, task: int | None) -> Score | None:
 
 
 def equal_budget(group: Group) -> float | None:
-    """Return the gradient evaluations that every run reached, or None if all spent about the same, to 5 %.
+    """Return the number of gradient evaluations that every run reached, or None if all are equal to within 5 %.
 
-    It is the smallest total of a method that did not diverge.
+    It is the smallest total of the methods that did not diverge.
     """
     found = [last_count(run, "gradients") for entry in group.entries if not entry.diverged for run in entry.runs]
     totals = [total for total in found if total]
@@ -111,7 +111,7 @@ def equal_budget(group: Group) -> float | None:
 
 
 def loss_at(entry: Entry, axis: str, x: float, column: int = MEAN) -> Score | None:
-    """Return a loss at a point of an axis, interpolated between evaluations; None if a seed was not measured there."""
+    """Return a loss at a point of an axis, interpolated between evaluations; None if a seed did not reach it."""
     values = []
     for run in entry.runs:
         at, losses = losses_of(run, axis)
@@ -122,9 +122,9 @@ def loss_at(entry: Entry, axis: str, x: float, column: int = MEAN) -> Score | No
 
 
 def normalised_losses(group: Group) -> dict[str, list[float]]:
-    """Return each entry's last losses divided by the largest over the entries, task by task, as the radar chart shows.
+    """Return the final losses of each entry, divided by the largest over the entries, per task.
 
-    Entries of which a seed diverged, or that were never evaluated, are left out, for they would set the scale.
+    Entries with a diverged seed and entries without evaluation are left out: they would distort the scale.
     """
     rows = {}
     for entry in group.entries:

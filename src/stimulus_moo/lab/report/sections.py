@@ -26,7 +26,7 @@ _TONES = {
     "behind": "poor",
     "does not hold": "poor",
 }
-#: Settings that the details of an experiment show elsewhere or not at all.
+#: Settings that the details of an experiment do not list.
 _HIDDEN = {"experiment", "method", "seed", "title", "claim", "tasks", "versions", "machine", "started", "resumed"}
 
 
@@ -39,7 +39,7 @@ class Badge:
 
 
 def experiment_section(group: Group, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the template of an experiment shows; ``data`` is what its figures draw."""
+    """Return the values for the template of an experiment; ``data`` is the data of its charts."""
     found = verdict(group)
     words = f"STIMULUS {found.label}" if found.label in ("ahead", "level", "behind") else found.label
     tables = [table for table in (sample_table(group), ablation_table(group), *test_tables(group)) if table]
@@ -66,7 +66,7 @@ def experiment_section(group: Group, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def study_section(study: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the template of a study shows; ``charts`` is what its figures draw."""
+    """Return the values for the template of a study; ``charts`` is the data of its charts."""
     label = str(study.get("verdict") or "no verdict")
     figures: list[Chart | str] = []
     for c, chart in enumerate(charts):

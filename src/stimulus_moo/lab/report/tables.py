@@ -1,4 +1,4 @@
-"""Tables as data: comparison, sample counts, momentum ablation, test metrics; mean ± standard deviation over seeds."""
+"""Tables as data: results, sample counts, momentum ablation, test metrics; mean ± standard deviation over seeds."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stimulus_moo.lab.report.scores import MEAN, WORST, Score
 if TYPE_CHECKING:
     from stimulus_moo.lab.report.groups import Entry, Group
 
-#: The iterations of the paper's ablation table.
+#: Iterations of the paper's ablation table.
 ABLATION_STEPS = (100, 200, 300, 500)
 
-#: Up to so many tasks get a column of their own.
+#: Maximum number of tasks with one column each.
 FEW_TASKS = 8
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, the number behind it, whether it is the best of its column, and a remark."""
+    """One cell: its text, its number, whether it is the best of its column, and a remark."""
 
     text: str
     value: float | None = None
@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: a title, the columns' names, rows of cells, and a remark on how to read it."""
+    """A table: a title, column names, rows of cells, and a remark."""
 
     title: str
     columns: tuple[str, ...]
@@ -51,7 +51,7 @@ class Table:
 
 
 def comparison_table(group: Group) -> Table:
-    """Return the results of an experiment: losses, loss at equal cost, stationarity, test metrics, cost."""
+    """Return the main table of an experiment: losses, loss at equal cost, stationarity, test metrics, cost."""
     budget = scores.equal_budget(group)
     columns: list[tuple[str, Callable[[Entry], Score | None], bool | None]] = []
     if 1 < len(group.tasks) <= 3:
@@ -68,13 +68,13 @@ def comparison_table(group: Group) -> Table:
     columns += [(name, _counter(key), None) for name, key in _COUNTERS.items()]
     note = (
         "Losses over the whole training set at the end. Best of each column in bold; cost is not ranked. A small "
-        "stationarity beside a high loss is a plateau, not a solution."
+        "stationarity with a high loss is a plateau, not a solution."
     )
     return _by_entry(group, "Results", columns, note)
 
 
 def sample_table(group: Group) -> Table:
-    """Return what each method cost: iterations, samples, gradient evaluations and their share of MGD's."""
+    """Return the cost of each method: iterations, samples, gradient evaluations, and their ratio to MGD's."""
     mgd = next((e for e in group.entries if e.method == "mgd" and not e.diverged), None)
     whole = scores.counter(mgd, "gradients") if mgd else None
     rows = []
@@ -90,7 +90,7 @@ def sample_table(group: Group) -> Table:
 
 
 def ablation_table(group: Group, steps: Sequence[int] = ABLATION_STEPS) -> Table | None:
-    """Return the losses after some iterations by momentum, or None if no method was run with several."""
+    """Return the losses after some iterations by momentum, or None if no method has several momenta."""
     varied = [entry for entry in group.entries if len(_momenta(group, entry.method)) > 1]
     if not varied:
         return None
@@ -111,7 +111,7 @@ def ablation_table(group: Group, steps: Sequence[int] = ABLATION_STEPS) -> Table
 
 
 def test_tables(group: Group) -> list[Table]:
-    """Return one table per test metric: a number per method and task; with many tasks, the tasks are the rows."""
+    """Return one table per test metric, with one number per method and task. Many tasks become rows."""
     found = []
     for metric in scores.test_metrics(group):
         highest = metric in scores.HIGHER_IS_BETTER
@@ -142,7 +142,7 @@ def _counter(key: str) -> Callable[[Entry], Score | None]:
 def _by_entry(
     group: Group, title: str, columns: Sequence[tuple[str, Callable[[Entry], Score | None], bool | None]], note: str
 ) -> Table:
-    """Lay out one row per entry; a column with a direction gets its best cell marked, diverged entries left out."""
+    """Return a table with one row per entry. In columns with a direction, the best cell is marked."""
     columns = [column for column in columns if any(column[1](entry) for entry in group.entries)]
     rows = []
     for entry in group.entries:

@@ -1,4 +1,4 @@
-"""From a folder of runs and studies to figures and one self-contained ``report.html``."""
+"""Writing of the report: figures, and one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stimulus_moo.lab.runs.storage import write_text
 def write_report(folder: Path) -> Path:
     """Write ``figures/`` and ``report.html`` into a folder, from every run and study below it.
 
-    The page holds its data, its script and plotly's, and asks the network for nothing.
+    The page contains all data and scripts, and makes no network requests.
 
     Returns:
         The path of the page.

@@ -1,4 +1,4 @@
-"""The finished cells of a study, kept one per line, so that a study that was cut short computes none of them twice."""
+"""Stored cells of a study, one per line, so that an interrupted study does not repeat finished ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stimulus_moo.lab.runs.storage import Appender, read_lines, write_lines
 
 
 class Cells:
-    """The ``cell`` that a study is given: a finished cell is read back, any other is computed and kept.
+    """The ``cell`` function of a study: returns the stored value of a cell, or computes and stores it.
 
-    What a study gets is what the file holds, also the first time, so that a resumed study sees the same values.
+    Values always come from the file, even the first time, so that a resumed study sees exactly the same values.
 
     Args:
-        path: the file of lines; a damaged line is named in a warning, and its cell is computed again.
-        finished: told the key of each cell that was computed.
+        path: file with one cell per line; a damaged line causes a warning, and its cell is computed again.
+        finished: called with the key of each computed cell.
     """
 
     def __init__(self, path: Path, finished: Callable[[Mapping[str, Any]], None]) -> None:
@@ -37,7 +37,7 @@ class Cells:
         """Return the value of a cell."""
         name = _name(key)
         if name not in self._kept:
-            # NaN and infinity stay what they are: a study goes on computing with them
+            # not strict JSON: studies compute with NaN and infinity
             text = json.dumps({"key": dict(key), "value": compute()}, default=_as_list)
             self._lines.append(text)
             self._lines.sync()
@@ -55,7 +55,7 @@ def _name(key: Mapping[str, Any]) -> str:
 
 
 def _as_list(value: Any) -> Any:
-    """Return a tensor, an array or one of their numbers as JSON can hold it."""
+    """Convert a tensor, an array or one of their scalars to JSON."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"a study's cell must be plain JSON values, found {type(value).__name__}")
+    raise TypeError(f"the value of a cell must consist of JSON values, found {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the step under way is finished and saved, then the run ends with the exit code of the signal."""
+"""Handling of Ctrl-C and SIGTERM: the current step is finished and saved, then the run ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended the work; everything measured so far is kept.
+    """Raised when a signal stopped the work. All results so far are saved.
 
     Attributes:
-        code: the exit code, 128 plus the signal's number: 130 for Ctrl-C, 143 for SIGTERM.
+        code: exit code, 128 plus the number of the signal: 130 for Ctrl-C, 143 for SIGTERM.
     """
 
     def __init__(self, number: int) -> None:
@@ -25,20 +25,20 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stop:
-    """Whether a signal has asked the work to stop."""
+    """Whether a signal was received."""
 
     def __init__(self) -> None:
         self.number: int | None = None
 
     def check(self) -> None:
-        """Raise Interrupted if a signal came."""
+        """Raise Interrupted if a signal was received."""
         if self.number is not None:
             raise Interrupted(self.number)
 
 
 @contextmanager
 def deferred(asked: Callable[[], None]) -> Iterator[Stop]:
-    """Take note of the first signal and call ``asked``, so that work can end in order; the second ends it at once."""
+    """Record the first signal and call ``asked``, so that the caller can stop cleanly; raise at the second signal."""
     stop = Stop()
 
     def handle(number: int, _: FrameType | None) -> None:
@@ -53,7 +53,7 @@ def deferred(asked: Callable[[], None]) -> Iterator[Stop]:
 
 @contextmanager
 def raise_at_once() -> Iterator[None]:
-    """Turn a signal into ``Interrupted`` where it strikes."""
+    """Raise ``Interrupted`` immediately when a signal is received."""
 
     def handle(number: int, _: FrameType | None) -> None:
         raise Interrupted(number)
@@ -64,7 +64,9 @@ def raise_at_once() -> Iterator[None]:
 
 @contextmanager
 def _handler(handle: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # Python allows signal handlers in the main thread only
         yield
         return
     before = {number: signal.signal(number, handle) for number in _SIGNALS}

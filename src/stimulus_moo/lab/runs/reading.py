@@ -1,4 +1,4 @@
-"""Reading of run directories: runs and studies as they were recorded, damaged parts left out with a warning."""
+"""Reading of run directories. Damaged parts are left out with a warning."""
 
 from __future__ import annotations
 

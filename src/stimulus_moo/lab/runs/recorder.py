@@ -1,4 +1,4 @@
-"""The callback that keeps a run's metrics: one line per step, none lost and none twice, however often it is resumed."""
+"""Callback that stores the metrics of a run, exactly one line per step even if the run is resumed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _SOMETIMES = ("skipped", "stationarity", "full_losses")
 
 
 class Recorder:
-    """Writes ``settings.json`` at the first step and a line of ``metrics.jsonl`` at each.
+    """Writes ``settings.json`` at the first step and one line of ``metrics.jsonl`` at every step.
 
-    ``fit`` goes on from its last checkpoint, so the first step it reports tells which lines are to be kept: those
-    before it. A line is written before the checkpoint that covers it, so these are always there.
+    ``fit`` resumes from its last checkpoint, so lines from the first reported step on are discarded. Lines are on disk
+    before the checkpoint that covers them, so no earlier line is missing.
 
     Args:
         folder: the run directory.
-        description: what ``settings.json`` shall hold; if it exists, only the resumption is added to it.
-        every: how often ``fit`` writes a checkpoint; the lines are on the disk before.
+        description: content of ``settings.json``; if the file exists, only the resumption is added to it.
+        every: steps between two checkpoints of ``fit``.
     """
 
     def __init__(self, folder: Path, description: dict[str, Any], every: int) -> None:
@@ -38,7 +38,7 @@ class Recorder:
         self.last: dict[str, Any] = {}
 
     def __call__(self, told: Progress) -> None:
-        """Keep a step."""
+        """Store a step."""
         first = told.record["step"]
         lines = self._lines or self._open(first)
         self.last = told.record
@@ -49,11 +49,11 @@ class Recorder:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds of training and evaluation, those before a resumption included."""
+        """Wall-clock seconds of training and evaluation, including the time before a resumption."""
         return self._before + time.perf_counter() - self._start
 
     def begin(self) -> None:
-        """Write the settings, or add to them that the run was resumed."""
+        """Write the settings, or record in them that the run was resumed."""
         path = self._folder / SETTINGS
         kept = read_json(path)
         if kept is None:
@@ -63,16 +63,16 @@ class Recorder:
             write_json(path, {**kept, "resumed": resumed})
 
     def pause(self) -> None:
-        """Put everything on the disk after a signal; ``fit`` has saved its checkpoint."""
+        """Flush everything to disk after a signal. ``fit`` has already saved its checkpoint."""
         if self._lines is not None:
             self._lines.sync()
             write_json(self._folder / PROGRESS, {"step": self.last["step"] + 1, "seconds": self.seconds})
 
     def finish(self, history: Iterable[dict[str, Any]], evaluate_every: int | None) -> dict[str, Any]:
-        """Put the metrics in order after the last step, and return the last record.
+        """Rewrite the metrics after the last step, and return the last record.
 
-        The last line gets the final evaluation; a line that was damaged is restored from the history, which checkpoints
-        carry. Evaluations that only an interruption caused are left out, so that the file is that of a run without.
+        The last line receives the final evaluation, and damaged lines are restored from the history in the checkpoint.
+        Evaluations caused only by an interruption are removed, so the file equals that of an uninterrupted run.
         """
         if self._lines is None:  # resumed after the last step, before the summary
             self._take_over(None)
@@ -87,7 +87,7 @@ class Recorder:
         return kept[-1]
 
     def diverge(self) -> dict[str, Any]:
-        """Return the last record of a run that could not go on; empty if it never took a step."""
+        """Return the last record of a diverged run; empty if it took no step."""
         if self._lines is None:
             self._take_over(None)
             self.begin()
@@ -96,7 +96,7 @@ class Recorder:
         return self.last
 
     def close(self) -> None:
-        """Close the file of metrics."""
+        """Close the metrics file."""
         if self._lines is not None:
             self._lines.sync()
             self._lines.close()
@@ -109,7 +109,7 @@ class Recorder:
         return self._lines
 
     def _take_over(self, first: int | None) -> None:
-        """Cut what an earlier process left: the lines from step ``first`` on, if any, and what is not a line."""
+        """Remove lines of an earlier process: those from step ``first`` on, and damaged ones."""
         path = self._folder / METRICS
         records, problems = read_records(self._folder)
         kept = [record for record in records if first is None or record["step"] < first]
@@ -127,31 +127,31 @@ class Recorder:
         try:
             return float((read_json(self._folder / PROGRESS) or {}).get("seconds") or 0.0)
         except (RunError, TypeError, ValueError):
-            _warn(f"{self._folder / PROGRESS} is damaged; the seconds before this resumption are not counted")
+            _warn(f"{self._folder / PROGRESS} is damaged; the time before this resumption is not counted")
             return 0.0
 
 
 class Bystander(Recorder):
-    """The recorder of the processes that write nothing, because the first one does."""
+    """Recorder of the processes other than the first. It writes nothing."""
 
     def __call__(self, told: Progress) -> None:
         """Remember the last step."""
         self.last = told.record
 
     def pause(self) -> None:
-        """Leave it to the first process."""
+        """Do nothing; the first process writes."""
 
     def finish(self, history: Iterable[dict[str, Any]], evaluate_every: int | None) -> dict[str, Any]:
         """Return the last record."""
         return list(history)[-1]
 
     def diverge(self) -> dict[str, Any]:
-        """Return the last record of a run that could not go on; empty if it never took a step here."""
+        """Return the last record of a diverged run; empty if it took no step in this process."""
         return self.last
 
 
 def line(record: Mapping[str, Any]) -> str:
-    """Return a record as a line of ``metrics.jsonl``, always with the same order of keys.
+    """Return a record as a line of ``metrics.jsonl``, with a fixed order of keys.
 
     >>> line({"anchored": True, "step": 0, "samples": 4, "gradients": 4, "losses": [0.5], "weights": [1], "sq_norm": 2})
     '{"step": 0, "samples": 4, "gradients": 4, "losses": [0.5], "weights": [1], "sq_norm": 2, "anchored": true}'

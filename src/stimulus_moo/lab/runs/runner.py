@@ -1,4 +1,4 @@
-"""Runs experiments and studies into run directories, with public names alone, as any user would."""
+"""Execution of experiments and studies in run directories."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from stimulus_moo.lab.study import Study
 if TYPE_CHECKING:
     from stimulus_moo.lab.runs.watch import Watch
 
-#: between the seeds of two processes, each of which has a random stream of its own
+#: Offset between the seeds of two processes, so that each has its own random stream.
 _STREAM = 1_000_003
 
-#: What every comparison shows beside the methods asked for.
+#: Methods added to every comparison.
 BASELINES = ("scalarisation", "scalarisation-adam")
 
 
 def with_baselines(methods: Sequence[str]) -> tuple[str, ...]:
-    """Return the methods, each once, and the scalarisation baselines if they are not among them.
+    """Return the methods without duplicates, followed by the scalarisation baselines that are missing.
 
     >>> with_baselines(["mgd", "scalarisation"])
     ('mgd', 'scalarisation', 'scalarisation-adam')
@@ -52,26 +52,27 @@ def run_one(
     workers: int = 0,
     on_nonfinite: str = "raise",
 ) -> dict[str, Any]:
-    """Run one method with one seed, and return its summary; processes that have joined make one run of it.
+    """Run one method with one seed, and return its summary. Under torchrun, all processes share one run.
 
     Args:
-        experiment: what to run.
-        method: a name of ``METHODS``.
-        settings: the experiment's, possibly changed.
-        seed: of the model's start, the batches and every other draw.
-        out: the run directory itself.
-        resume: continue what is there, or start where there is nothing yet; a complete run is left as it is.
+        experiment: the experiment.
+        method: a name in ``METHODS``.
+        settings: the experiment's settings, possibly changed.
+        seed: seed of the initialization, the batches and all other random numbers.
+        out: the run directory.
+        resume: continue an existing run, or start a new one; a complete run is not repeated.
         data: the data folder.
-        progress: what shows the run.
-        checkpoint_every: in steps; default a tenth of the steps, at most 1000, or 25 where only gradients are limited.
+        progress: display of the run.
+        checkpoint_every: steps between two checkpoints; default a tenth of the steps, at most 1000, or 25 if only the
+            number of gradients is limited.
         workers, on_nonfinite: as for ``fit``.
 
     Raises:
-        InvalidOption: the method cannot take its step size.
-        RunError: the directory is in use, or holds a run already, another run or a damaged one.
-        Interrupted: a signal came; the run can be resumed.
+        InvalidOption: the method does not support its step size.
+        RunError: the directory is in use, already holds a run, or holds another or a damaged run.
+        Interrupted: a signal was received; the run can be resumed.
     """
-    settings.for_method(method)  # what cannot be is refused before anything is there
+    settings.for_method(method)  # raises before the directory is created
     training = Training(experiment, method, settings, seed, out, checkpoint_every, workers, on_nonfinite)
     group = find_group(None, shard=False)
     with ExitStack() as held:
@@ -80,7 +81,7 @@ def run_one(
             held.enter_context(FolderLock(out))
             return read_json(out / SUMMARY) if open_folder(out, training.asked(), resume) is not None else None
 
-        complete: dict[str, Any] | None = group.broadcast(open_run)  # the first process's directory is that of all
+        complete: dict[str, Any] | None = group.broadcast(open_run)  # only the first process opens the directory
         if complete is not None:
             if progress is not None:
                 progress.skipped(f"{experiment.name}, {method}, seed {seed}")
@@ -107,17 +108,17 @@ def compare(
     workers: int = 0,
     on_nonfinite: str = "raise",
 ) -> list[dict[str, Any]]:
-    """Run methods with seeds, each in its directory under ``out``, and return the summaries, seed by seed.
+    """Run several methods and seeds, each in its directory below ``out``, and return the summaries, seed by seed.
 
-    A method that diverges does not end the comparison: its summary says so.
+    A diverged run does not stop the comparison; its summary records the divergence.
 
     Raises:
-        InvalidOption: as for ``run_one``, before any starts.
-        RunError: as for ``run_one``; without ``resume`` also if any of the runs exists already, before any starts.
-        Interrupted: a signal came; the comparison can be resumed.
+        InvalidOption: as for ``run_one``, before the first run starts.
+        RunError: as for ``run_one``; without ``resume``, an existing run is refused before the first run starts.
+        Interrupted: a signal was received; the comparison can be resumed.
     """
     for method in methods:
-        settings.for_method(method)  # what cannot be is refused before the first run
+        settings.for_method(method)  # raises before the first run
     planned = [(method, seed, run_folder(out, experiment.name, method, seed)) for seed in seeds for method in methods]
     if not resume:
         for _, _, folder in planned:
@@ -150,10 +151,10 @@ def run_study(
     resume: bool = False,
     progress: Watch | None = None,
 ) -> dict[str, Any]:
-    """Run a study in its directory, keeping every finished cell, and return its report.
+    """Run a study in its directory, store every finished cell, and return its report.
 
     Raises:
-        RunError: the directory is in use, or holds a study already, another one or a damaged one.
+        RunError: the directory is in use, already holds a study, or holds another or a damaged one.
     """
     asked = {"study": study.name, "seeds": seeds, "settings": dict(settings)}
     with FolderLock(out):
@@ -182,8 +183,10 @@ def run_study(
 
 
 def _remarks(study: Study, settings: Mapping[str, Any]) -> list[str]:
-    """Say so where a study was not run with its own settings; where the data lies decides nothing."""
+    """Return a remark if the settings differ from the study's own; the data folder does not count."""
     changed = [name for name in settings if name != "data" and settings[name] != study.settings.get(name)]
     if not changed:
         return []
-    return [f"Run with settings other than the study's own ({', '.join(changed)}): the verdict is not conclusive."]
+    return [
+        f"Run with settings that differ from the study's own ({', '.join(changed)}): the verdict is not conclusive."
+    ]

@@ -1,4 +1,4 @@
-"""Files that survive a crash: written whole or not at all, or appended one line at a time."""
+"""Crash-safe files: written atomically, or appended one line at a time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stimulus_moo.training.files import not_written, write_whole
 
 
 class RunError(StimulusError):
-    """A run directory cannot be used as it is; the message names the file and says what to do."""
+    """A run directory cannot be used. The message names the file and the fix."""
 
     page = DOCS + "lab.html#a-run-directory"
 
 
 def plain(value: Any) -> Any:
-    """Return a value as strict JSON can hold it: numbers that are not finite become None.
+    """Convert a value to strict JSON types; non-finite numbers become None.
 
     >>> plain({"a": (1.5, float("nan")), 2: Path("x")})
     {'a': [1.5, None], '2': 'x'}
@@ -34,26 +34,26 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if hasattr(value, "tolist"):  # a tensor, an array or one of their numbers
+    if hasattr(value, "tolist"):  # a tensor, an array or one of their scalars
         return plain(value.tolist())
     return str(value)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
+    """Write a text file atomically."""
     write_whole(path, lambda file: file.write(text.encode()))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object, whole or not at all."""
+    """Write a JSON object atomically."""
     write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return a JSON object, or None where there is no file.
+    """Return the JSON object in a file, or None if the file does not exist.
 
     Raises:
-        RunError: the file cannot be read as one.
+        RunError: the file does not hold a JSON object.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -67,9 +67,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the JSON objects of a file of lines, and one sentence for each line that is not one.
+    """Return the JSON objects of a file with one object per line, and one sentence for each damaged line.
 
-    A last line without an end is what a crash leaves; it is reported like any other damage. No file: nothing.
+    A last line without a newline, left by a crash, counts as damaged. A missing file has no lines.
     """
     try:
         *whole, rest = path.read_bytes().split(b"\n")
@@ -92,12 +92,12 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a file of lines, whole or not at all."""
+    """Write a file of lines atomically."""
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 class Appender:
-    """A file that only grows, one line at a time; a line is handed to the system in one piece."""
+    """Append-only file. Each line is written with one system call."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -107,7 +107,7 @@ class Appender:
         """Add a line.
 
         Raises:
-            NotWritten: it could not be written, for example on a full disk; what was written of it is taken back.
+            NotWritten: the write failed, for example on a full disk; a partial line is removed.
         """
         data = f"{line}\n".encode()
         size = os.fstat(self._file).st_size
@@ -121,7 +121,7 @@ class Appender:
                 raise
 
     def sync(self) -> None:
-        """Wait until every line is on the disk."""
+        """Flush all lines to disk."""
         with not_written(self.path):
             os.fsync(self._file)
 

@@ -1,4 +1,4 @@
-"""Commands under ``torchrun``: the processes join for the time of a command, and the first one writes and speaks."""
+"""Commands under ``torchrun``: the processes form one group, and the first one writes files and prints."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import torch.distributed as dist
 from stimulus_moo import InvalidOption
 from stimulus_moo.distributed import find_group
 
-#: seconds after which a silent process counts as lost
+#: Environment variable: seconds after which an unresponsive process counts as lost.
 TIMEOUT = "STIMULUS_MOO_TIMEOUT"
 
 
 def under_torchrun() -> bool:
-    """Tell whether torchrun, or something that sets the same variables, has started this process among others."""
+    """Return whether torchrun, or a launcher with the same variables, started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 @contextmanager
 def together() -> Iterator[bool]:
-    """Join the other processes; the value is whether this is the first one, which writes and speaks for all."""
+    """Join the process group; yields whether this is the first process, which writes files and prints."""
     if not under_torchrun() or dist.is_initialized():
         yield is_first()
         return
@@ -32,13 +32,13 @@ def together() -> Iterator[bool]:
     if accelerated:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     store, rank, size = next(dist.rendezvous("env://", timeout=_timeout()))  # type: ignore[attr-defined]
-    # torchrun's store lives on through a restart, with the addresses of the processes that are gone
+    # torchrun's store survives a restart and still has the addresses of the old processes
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
     backend = "nccl" if accelerated else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_timeout())
     try:
-        # all have joined before any goes on: one that ended at once would break a connection another is still making
+        # wait for all: a process that exits early would break connections that others are still opening
         find_group(None, shard=False).gather(None)
         yield is_first()
     finally:
@@ -46,13 +46,13 @@ def together() -> Iterator[bool]:
 
 
 def is_first() -> bool:
-    """Tell whether this process writes and speaks for all."""
+    """Return whether this process writes files and prints."""
     return find_group(None, shard=False).rank == 0
 
 
 @contextmanager
 def first_alone() -> Iterator[None]:
-    """Let the first process do something before the others, a download for instance."""
+    """Run the block in the first process before the others, for example a download."""
     group = find_group(None, shard=False)
     if group.rank != 0:
         group.gather(None)
@@ -62,7 +62,7 @@ def first_alone() -> Iterator[None]:
 
 
 def refuse_torchrun(what: str) -> None:
-    """Raise InvalidOption under torchrun, for what is made for one process."""
+    """Raise InvalidOption under torchrun, for commands that support one process only."""
     if under_torchrun() and int(os.environ["WORLD_SIZE"]) > 1:
         raise InvalidOption(f"{what} runs in one process: start it without torchrun")
 

@@ -1,4 +1,4 @@
-"""One run of an experiment through ``fit``, from its problem to its summary."""
+"""One run of an experiment: training with ``fit``, and its summary."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Training:
-    """What a run is, apart from its problem: experiment, method, settings, seed, and the directory it is kept in.
+    """Definition of a run: experiment, method, settings, seed and directory.
 
-    How often it is saved, who fetches its batches and what a NaN does to it may change when it is resumed.
+    ``checkpoint_every``, ``workers`` and ``on_nonfinite`` may change when the run is resumed.
     """
 
     experiment: Experiment
@@ -40,28 +40,30 @@ class Training:
     on_nonfinite: str = "raise"
 
     def asked(self) -> dict[str, Any]:
-        """Return what decides the run; a directory is resumed only with the same."""
+        """Return the settings that identify the run; a directory can only be resumed with the same ones."""
         settings = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
         return {"experiment": self.experiment.name, "method": self.method, "seed": self.seed, **plain(settings)}
 
     @property
     def every(self) -> int:
-        """How many steps lie between two checkpoints."""
+        """Steps between two checkpoints."""
         if self.checkpoint_every is not None:
             return self.checkpoint_every
         return 25 if self.settings.steps is None else min(1000, -(-self.settings.steps // 10))
 
     def run(self, problem: Problem, resume: bool, progress: Watch | None) -> dict[str, Any]:
-        """Train, keep everything in the directory, and return the summary.
+        """Train, store the results in the directory, and return the summary.
 
         Raises:
-            Interrupted: a signal came.
+            Interrupted: a signal was received.
         """
         found = _facts(problem)
         kept = read_json(self.out / SETTINGS)
         if kept is not None:
             check_same(self.out, kept, found)
-        torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch imports its compiler here, once: not a part of any run's time
+        torch.optim.SGD(
+            [torch.zeros(1)], lr=1.0
+        )  # the first optimizer imports torch's compiler; keep that out of the measured time
         about = {"title": self.experiment.title, "claim": self.experiment.claim}
         first = is_first()
         kind = Recorder if first else Bystander
@@ -79,7 +81,7 @@ class Training:
                     "method": self.method,
                     "seed": self.seed,
                     **ended,
-                    "lr": self.settings.for_method(self.method)["lr"],  # as it was asked for
+                    "lr": self.settings.for_method(self.method)["lr"],  # as requested
                     **found,
                 }
             )
@@ -93,7 +95,7 @@ class Training:
     def _fit(
         self, problem: Problem, recorder: Recorder, stop: Stop, resume: bool, progress: Watch | None
     ) -> dict[str, Any]:
-        """Return what the summary says about the end of the run."""
+        """Return the fields of the summary that describe the end of the run."""
 
         def show(told: Progress) -> bool:
             if progress is not None:
@@ -130,11 +132,11 @@ class Training:
             }
         if result.stopped == "callback":
             recorder.pause()
-            raise Interrupted(stop.number or signal.SIGTERM)  # here, or in another process
+            raise Interrupted(stop.number or signal.SIGTERM)  # the signal may have reached another process
         return {
             **recorder.finish(result.history, self.settings.evaluate_every),
             "steps": result.steps,
-            "full_losses": result.losses or None,  # None: nothing finite could be measured
+            "full_losses": result.losses or None,  # None: no finite value was measured
             "stationarity": result.stationarity,
             "stopped": result.stopped,
             "skipped": result.skipped,
@@ -152,7 +154,7 @@ class Training:
 
 
 def _facts(problem: Problem) -> dict[str, Any]:
-    """Return what is true of a problem's data, as ``settings.json`` and ``summary.json`` say it."""
+    """Return the facts about a problem's data that ``settings.json`` and ``summary.json`` store."""
     return {
         "data": problem.source,
         "synthetic": problem.synthetic,
@@ -162,7 +164,7 @@ def _facts(problem: Problem) -> dict[str, Any]:
 
 
 def _size(data: Any) -> int:
-    """Return how many samples a training set has: tensors in memory, or anything with a length."""
+    """Return the number of training samples, of tensors or of any data set with a length."""
     if isinstance(data, Mapping):
         return _size(next(iter(data.values())))
     return _size(data[0]) if isinstance(data, tuple | list) else len(data)
@@ -170,4 +172,4 @@ def _size(data: Any) -> int:
 
 def _say_stopping(progress: Watch | None) -> None:
     if progress is not None:
-        progress.say("stopping after this step; a second signal stops at once")
+        progress.say("stopping after this step; a second signal stops immediately")

@@ -1,4 +1,4 @@
-"""Learning rates by grid search, so that "tuned" in a table is a command and not a word."""
+"""Grid search for learning rates."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from statistics import fmean
 from stimulus_moo import NonFiniteError, fit
 from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 
-#: The grid of every tuned table; it is extended by factors of about 3 where the best is at an edge.
+#: Default grid; it is extended by factors of about 3 if the best value is at an edge.
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _EXTENSIONS = 3
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A method's grid: the mean final training loss (over tasks and seeds) for each learning rate, and the best."""
+    """Result for one method: the mean final training loss, over tasks and seeds, for each learning rate."""
 
     method: str
     scores: dict[float, float]
@@ -39,17 +39,17 @@ def tune(
     data: Path | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Tuned:
-    """Try every learning rate of the grid at the experiment's own budget.
+    """Try every learning rate of the grid with the experiment's own budget.
 
-    The seeds are not those of the comparison, so that the table is not measured on what it was tuned on. A run that
-    diverges counts as infinitely bad.
+    The default seeds are not used by comparisons, so that tuning and evaluation use different seeds. A diverged run has
+    an infinite loss.
 
     Args:
-        experiment: what to train.
-        method: a name of ``METHODS``.
+        experiment: the experiment.
+        method: a name in ``METHODS``.
         settings: as for the comparison.
-        seeds: to average over.
-        grid: learning rates, rising.
+        seeds: seeds to average over.
+        grid: learning rates in rising order.
         data: the data folder, or None.
         report: called with one line per learning rate.
     """

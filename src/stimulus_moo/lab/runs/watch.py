@@ -1,4 +1,4 @@
-"""What someone sees while runs go on: a live bar with loss and time left on a terminal, elsewhere one line per run."""
+"""Progress display of runs: bars with loss and remaining time on a terminal, otherwise one line per run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeLeft
 
-#: what may happen to steps, as a summary counts it
+#: Counters of unusual steps in a summary.
 EVENTS = ("skipped", "alone", "shortened", "taken_back")
 
 
 class Watch:
-    """A context manager that shows the work on a console.
+    """Context manager that displays progress on a console.
 
     Args:
-        console: where; nothing moves on it unless it is a terminal.
-        title: of all the work.
-        total: how many runs it has; None where nobody knows.
+        console: the console; bars are shown only on a terminal.
+        title: title of the overall bar.
+        total: number of runs; None if unknown.
     """
 
     def __init__(self, console: Console, title: str, total: int | None) -> None:
@@ -52,25 +52,25 @@ class Watch:
             self._bars.stop()
 
     def begin(self, title: str, total: int | None) -> None:
-        """Start to show a run of so many steps or gradient evaluations."""
+        """Add a bar for a run; ``total`` is its number of steps or gradient evaluations."""
         if self._bars is not None:
             self._one = self._bars.add_task(title, total=total, note="")
 
     def show(self, done: int, losses: list[float]) -> None:
-        """Move the run's bar."""
+        """Update the bar of the run."""
         if self._bars is not None and self._one is not None:
             self._bars.update(self._one, completed=done, note=f"loss {_some(losses)}")
 
     def finished(self, summary: dict[str, Any]) -> None:
-        """Say in one line how a run ended."""
+        """Print one line with the result of a run."""
         self.end(run_line(summary))
 
     def skipped(self, name: str) -> None:
-        """Say that there was nothing left to do."""
+        """Print that a run was already complete."""
         self.end(f"{name}: complete already")
 
     def end(self, line: str) -> None:
-        """Take away a run's bar, count it, and print a line about it."""
+        """Remove the bar of the run, advance the overall bar, and print a line."""
         if self._bars is not None:
             if self._one is not None:
                 self._bars.remove_task(self._one)
@@ -85,7 +85,7 @@ class Watch:
 
 
 def run_line(summary: dict[str, Any]) -> str:
-    """Return how a run ended, in one line."""
+    """Return the result of a run in one line."""
     name = f"{summary['experiment']}, {summary['method']}, seed {summary['seed']}"
     if summary["diverged"]:
         return f"{name}: diverged after {summary['steps']} steps: {summary['error']}"

@@ -1,4 +1,4 @@
-"""LightGBM's ``lambdarank``, the ranker most teams have: one label at a time, or the sum of the labels."""
+"""LightGBM's ``lambdarank`` as a baseline, trained on one label or on the sum of the labels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from stimulus_moo.ranking import RankingData
 
-#: What stands in a table in place of numbers.
+#: Text in tables if LightGBM is not installed.
 NOT_INSTALLED = "not installed"
 
-#: Those of LightGBM's own lambdarank example, which the shared data comes from.
+#: Parameters of LightGBM's lambdarank example, the source of the shared data.
 PARAMETERS: dict[str, Any] = {
     "objective": "lambdarank",
     "learning_rate": 0.1,
@@ -29,12 +29,12 @@ PARAMETERS: dict[str, Any] = {
 
 
 def installed() -> bool:
-    """Tell whether LightGBM is there; it is in the extra ``bench``."""
+    """Return whether LightGBM is installed; it is in the extra ``bench``."""
     return importlib.util.find_spec("lightgbm") is not None
 
 
 def lambdarank(train: RankingData, label: int | None, *, trees: int, seed: int, **more: Any) -> Any:
-    """Train on one label, or on the sum of all for None; the data's rows are grouped by query.
+    """Train on one label, or on the sum of all labels for None. The rows must be grouped by query.
 
     Returns:
         A LightGBM booster.

@@ -1,4 +1,4 @@
-"""Straight lines through measured points, also on logarithmic scales."""
+"""Least-squares lines, on linear and logarithmic scales."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Line:
-    """y = intercept + slope x, and the share of the variance of y it explains."""
+    """The line y = intercept + slope x, and its coefficient of determination R^2."""
 
     slope: float
     intercept: float

@@ -1,4 +1,4 @@
-"""The paper's momentum ablation on MultiMNIST: more momentum, lower loss, at the paper's step size and at others."""
+"""Study: the paper's momentum ablation on MultiMNIST, at its step size and at others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stimulus_moo.lab.experiments.multimnist import EXPERIMENT as MULTIMNIST
 from stimulus_moo.lab.study import Cell, Study, verdict
 
 SETTINGS: dict[str, Any] = {
-    # The paper's step; a step at which training is stable; and the paper's step if its loss is divided by the batch
-    # once more, as its table suggests: losses near ln(10)/96 at the start.
+    # The paper's step size; one at which training is stable; and the paper's if its loss is divided by the batch size
+    # once more, as its table suggests: initial losses near ln(10)/96.
     "readings": {
         "lr 0.3, as stated": 0.3,
         "lr 0.03, stable": 0.03,
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     "data": None,
 }
 
-#: A training that ends above this share of ln(10), the loss of a constant answer, has not trained.
+#: A run that ends above this fraction of ln(10), the loss of a constant prediction, counts as not trained.
 COLLAPSED = 0.95
 
 
@@ -44,7 +44,7 @@ def losses_at(settings: Mapping[str, Any], lr: float, momentum: float, seed: int
             problem.model,
             problem.losses,
             problem.data,
-            guard=False,  # to the letter
+            guard=False,  # the published method, without safeguard
             method="stimulus-m",
             lr=lr,
             momentum=momentum,
@@ -61,7 +61,7 @@ def losses_at(settings: Mapping[str, Any], lr: float, momentum: float, seed: int
 
 
 def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
-    """Train every momentum at every step size; report the table of the paper for each."""
+    """Train with every momentum at every step size, and report the paper's table for each."""
     tables, charts, findings = [], [], []
     ordered: dict[str, bool] = {}
     for reading, lr in settings["readings"].items():

@@ -1,4 +1,4 @@
-"""Study: which part of a known Pareto front is found from many starts, by STIMULUS and by linear scalarisation."""
+"""Study: the part of a known Pareto front that STIMULUS and linear scalarisation reach from many starts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from stimulus_moo.lab.studies.sheet import chart, curve, dots, mean, page, table
 from stimulus_moo.lab.study import Cell, Study
 from stimulus_moo.lab.synthetic.fronts import FRONTS, FrontProblem, in_hull
 
-#: those that are given weights: run i of K minimises (1 - w) f_1 + w f_2 with w = i / (K - 1)
+#: Methods with given weights: run i of K minimises (1 - w) f_1 + w f_2 with w = i / (K - 1).
 SCALARISED = ("vr-scalarisation", "scalarisation", "scalarisation-adam")
 
-#: the settings on which every cell depends
+#: Settings that every cell depends on.
 _COMMON = ("starts", "steps", "n", "noise", "lr", "adam_lr")
 
-#: (problem, method) -> one list of end points (f_1, f_2) per seed
+#: (problem, method) -> one list of end points (f_1, f_2) per seed.
 Reached = Mapping[tuple[str, str], Sequence[list[list[float]]]]
-#: (problem, method) -> the mean over seeds of each score
+#: (problem, method) -> the mean over seeds of each score.
 Scores = Mapping[tuple[str, str], Mapping[str, float | None]]
 
 
 def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
-    """Run every method from the same starts on every problem, score what was reached and give the verdict."""
+    """Run every method from the same starts on every problem, score the end points and return the verdict."""
     common = {name: settings[name] for name in _COMMON}
     reached = {
         (name, method): [
@@ -51,7 +51,7 @@ def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
 
 
 def ends(settings: Mapping[str, Any], name: str, method: str, seed: int) -> list[list[float]]:
-    """Return where the runs from all starts end, as values of the objectives without noise; diverged runs are left out.
+    """Return the end points of the runs from all starts, as noise-free objective values, without diverged runs.
 
     The starts are the same for all methods. The i-th of K runs of a scalarisation has the weights (1 - w, w),
     w = i / (K - 1); the starts are random, so weight and start are independent.
@@ -67,7 +67,7 @@ def ends(settings: Mapping[str, Any], name: str, method: str, seed: int) -> list
                 problem.model,
                 problem.losses,
                 problem.data,
-                guard=False,  # to the letter
+                guard=False,  # the published method, without safeguard
                 method=method,
                 lr=settings["adam_lr"] if method == "scalarisation-adam" else settings["lr"],
                 steps=settings["steps"],
@@ -119,7 +119,7 @@ def hypervolume(points: Tensor) -> float:
 
 
 def verdict(settings: Mapping[str, Any], scores: Scores) -> str:
-    """Return "holds" if off the convex hull STIMULUS covers most of every front and no scalarisation covers much."""
+    """Return "holds" if, off the convex hull, STIMULUS covers most of every front and scalarisation little of it."""
     holds = []
     for (_, method), found in scores.items():
         share = found["outside hull"]

@@ -1,4 +1,4 @@
-"""The runs of the study ranking-scale: one method or one LightGBM booster on one data set, from start to test NDCG."""
+"""Runs of the study ranking-scale: one method or one LightGBM booster on one data set, with its test NDCG."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from stimulus_moo.lab.studies.lambdarank import lambdarank_ndcg
 from stimulus_moo.lab.study import Cell
 from stimulus_moo.lab.synthetic.conflicting_queries import conflicting_queries
 
-TUNING_SEED = 100  # no comparison uses it
-_TEST_SEEDS = 1_000_000  # test queries come from seeds above these
+TUNING_SEED = 100  # not used by comparisons
+_TEST_SEEDS = 1_000_000  # offset of the seeds of test queries
 _ANCHOR_BATCH = 2048
 
-#: settings of the generated data, on which each of its cells depends
+#: Settings of the generated data; its cells depend on them.
 _GENERATED = ("queries", "test_queries", "documents", "features", "labels", "correlation", "interaction", "noise")
 
 
 def finished(cell: Cell, settings: Mapping[str, Any], data: str, method: str, seed: int, lr: float) -> dict[str, Any]:
-    """Return what ``train`` finds, from the kept cells where it is there."""
+    """Return the result of ``train``, from the stored cells if available."""
     key = {"data": data, "method": method, "seed": seed, "lr": lr, **_depends(settings, data, "gradients")}
     found: dict[str, Any] = cell(key, lambda: train(settings, data, method, seed, lr))
     return found
 
 
 def tuned(cell: Cell, settings: Mapping[str, Any], data: str, method: str) -> float:
-    """Return a method's step size: on the shared data the experiment's own, else the best of the grid.
+    """Return the step size of a method: the experiment's own for the shared data, otherwise the best of the grid.
 
-    The best has the least mean training loss on a seed that the comparison does not use, as ``stimulus-moo tune`` has
-    it; a run that diverges is infinitely bad.
+    The best has the lowest mean training loss on a seed that the comparison does not use, as in ``stimulus-moo tune``.
+    A diverged run has an infinite loss.
     """
     if data == "shared":
         own: float = SETTINGS.for_method(method)["lr"]
@@ -49,7 +49,7 @@ def tuned(cell: Cell, settings: Mapping[str, Any], data: str, method: str) -> fl
 
 
 def boosted(cell: Cell, settings: Mapping[str, Any], data: str, label: int | None, seed: int) -> list[float]:
-    """Return the test NDCG@10 of a LightGBM booster, from the kept cells where it is there."""
+    """Return the test NDCG@10 of a LightGBM booster, from the stored cells if available."""
 
     def compute() -> list[float]:
         splits = load(settings, data, seed)
@@ -66,7 +66,7 @@ def boosted(cell: Cell, settings: Mapping[str, Any], data: str, label: int | Non
 def train(settings: Mapping[str, Any], data: str, method: str, seed: int, lr: float) -> dict[str, Any]:
     """Train one method with one seed, and return its losses, stationarity, counters and test NDCG@10 per label.
 
-    All but the counters are None where it diverged.
+    All values except the counters are None for a diverged run.
     """
     problem, options = _problem(settings, data, seed)
     try:
@@ -104,7 +104,7 @@ def _generated(sizes: tuple[tuple[str, Any], ...], seed: int) -> RankingSplits:
 
 
 def load(settings: Mapping[str, Any], data: str, seed: int) -> RankingSplits:
-    """Return the data of one seed; the shared data is the same for all."""
+    """Return the data of one seed; the shared data does not depend on it."""
     if data == "shared":
         own = _own(settings)
         return load_ltr(columns=own.columns, grades=own.grades, data=settings["data"])
@@ -112,7 +112,7 @@ def load(settings: Mapping[str, Any], data: str, seed: int) -> RankingSplits:
 
 
 def _problem(settings: Mapping[str, Any], data: str, seed: int) -> tuple[Problem, ExperimentSettings]:
-    """Return the problem and the settings of its training: on the shared data those of the experiment ``ranking``."""
+    """Return the problem and its training settings; for the shared data, those of the experiment ``ranking``."""
     if data == "shared":
         own = _own(settings)
         return build(own, seed, settings["data"]), own
@@ -125,7 +125,7 @@ def _problem(settings: Mapping[str, Any], data: str, seed: int) -> tuple[Problem
 
 
 def _own(settings: Mapping[str, Any]) -> RankingSettings:
-    """Return the experiment's settings, with the study's budget where it has one."""
+    """Return the experiment's settings, with the study's budget if it has one."""
     return dataclasses.replace(SETTINGS, gradients=settings["gradients"] or SETTINGS.gradients)
 
 

@@ -1,7 +1,7 @@
-"""Study: every ranker beside LightGBM, on the shared queries and on many generated ones whose labels conflict.
+"""Study: all methods and LightGBM as rankers, on the shared queries and on generated queries with conflicting labels.
 
-Both data sets are in one study, because LightGBM is no method of the table and fits no experiment: here it stands in
-the same table as the methods, trained on the same queries and measured by the same NDCG@10.
+LightGBM is not a row of ``METHODS`` and cannot be part of an experiment. This study trains it on the same queries and
+measures it with the same NDCG@10.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from stimulus_moo.lab.studies.ranking_runs import boosted, finished, load, tuned
 from stimulus_moo.lab.studies.sheet import chart, dots, page, table
 from stimulus_moo.lab.study import Cell, Study, verdict
 
-#: The data sets, with the words for them.
+#: The data sets, with their names in texts.
 SETS = {"shared": "the shared queries", "generated": "the generated queries"}
 OURS = "stimulus-m+"
 
-#: One method on one data set: its step size and what it found with every seed.
+#: One method on one data set: its step size, and its result for every seed.
 Runs = Mapping[str, tuple[float, Sequence[Mapping[str, Any]]]]
-#: One LightGBM booster by the name of its row: the NDCG@10 per label for every seed; None where it is not installed.
+#: Row name -> NDCG@10 per label for every seed of one LightGBM booster; None if LightGBM is not installed.
 Boosters = Mapping[str, Sequence[Sequence[float]] | None]
 
 
@@ -47,9 +47,10 @@ def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
 
 
 def best_stationarity(runs: Runs) -> bool:
-    """Tell whether the mean stationarity of STIMULUS-M+ is the least of the stochastic methods', to 1 %.
+    """Return whether STIMULUS-M+ has the lowest mean stationarity of the stochastic methods, to within 1 %.
 
-    Where the adaptive anchor asks for every query, STIMULUS-M+ is STIMULUS-M up to rounding: that is no defeat.
+    If the adaptive anchor uses every query, STIMULUS-M+ equals STIMULUS-M up to rounding, which must not count against
+    it.
     """
     means = _stochastic(runs)
     return OURS in means and means[OURS] <= 1.01 * min(means.values())
@@ -61,7 +62,7 @@ def _stochastic(runs: Runs) -> dict[str, float]:
 
 
 def _mean(runs: Runs, method: str) -> float | None:
-    """Return the mean stationarity over seeds, or None where one diverged."""
+    """Return the mean stationarity over seeds, or None if one diverged."""
     found = [run["stationarity"] for run in runs[method][1]]
     return None if None in found else fmean(found)
 
@@ -78,7 +79,7 @@ def _stationarity(data: str, settings: Mapping[str, Any], runs: Runs) -> str:
     means = _stochastic(runs)
     own = means.pop(OURS, None)
     if own is None or not means:
-        return f"On {SETS[data]}, STIMULUS-M+ or every other stochastic method did not end."
+        return f"On {SETS[data]}, STIMULUS-M+ or every other stochastic method diverged."
     outside = {method: mean for method, mean in means.items() if method not in FAMILY}
     best = [min(few, key=lambda method: few[method]) for few in (means, outside) if few]
     epsilon = SETTINGS.epsilon if data == "shared" else settings["epsilon"]
@@ -90,7 +91,7 @@ def _stationarity(data: str, settings: Mapping[str, Any], runs: Runs) -> str:
 
 
 def _ranked_better(data: str, labels: Sequence[str], runs: Runs, boosters: Boosters) -> list[str]:
-    """Say, rival by rival, on which labels its NDCG@10 beats that of STIMULUS-M+ and on which it does not."""
+    """Return sentences that compare the NDCG@10 of each rival with that of STIMULUS-M+, label by label."""
     if OURS not in runs or any(run["ndcg"] is None for run in runs[OURS][1]):
         return []
     ours = [run["ndcg"] for run in runs[OURS][1]]
@@ -167,8 +168,8 @@ STUDY = Study(
     title="Learning to rank beside LightGBM, and with 100,000 queries whose labels conflict",
     claim=(
         "Not in the paper. Ours: at equal queries evaluated, and with every step size tuned from one grid, STIMULUS-M+ "
-        "reaches the best stationarity of the stochastic methods. What ranks better is another question, which the "
-        "tables answer."
+        "reaches the best stationarity of the stochastic methods. The "
+        "tables show which method ranks better."
     ),
     settings={
         "sets": ("shared", "generated"),

@@ -1,4 +1,4 @@
-"""The runs of the rates study: average stationarity over a horizon, and distance to the Pareto set over time."""
+"""Runs of the study rates: average stationarity over a horizon, and distance to the Pareto set over time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stimulus_moo.lab.synthetic.ridge import Ridge, multi_objective_ridge
 def constant_step(settings: Mapping[str, Any], method: str, seed: int) -> list[float] | None:
     """Return (1/T) sum over t < T of the stationarity at x_t, for every horizon T of one run at 1 / (2 L).
 
-    L is the smoothness of a single sample's loss. The stationarity is the true one, over all data, at every iterate.
-    None where the run diverged.
+    L is the smoothness of a single sample's loss. The stationarity is exact, over all data, at every iterate. None if
+    the run diverged.
     """
     problem = _logistic(settings, seed)
     horizons = settings["horizons"]
@@ -27,8 +27,8 @@ def constant_step(settings: Mapping[str, Any], method: str, seed: int) -> list[f
 def shrinking_step(settings: Mapping[str, Any], method: str, horizon: int, seed: int, lr: float | None) -> float | None:
     """Return the average stationarity over a horizon T at a step size proportional to 1 / sqrt(T).
 
-    The step size is ``lr``, or 1 / (2 L) where that is None, at the shortest horizon, and falls from there. The average
-    is over 128 evenly spaced iterates where T is longer than that. None where the run diverged.
+    At the shortest horizon the step size is ``lr``, or 1 / (2 L) if that is None. The average is over at most 128
+    evenly spaced iterates. None if the run diverged.
     """
     problem = _logistic(settings, seed)
     longest = _longest(settings, problem) if lr is None else lr
@@ -47,7 +47,7 @@ def _longest(settings: Mapping[str, Any], problem: Any) -> float:
 
 
 def _stationarities(problem: Any, method: str, seed: int, *, lr: float, steps: int, every: int) -> list[float] | None:
-    """Return the stationarity over all data at x_0 and after every so many steps."""
+    """Return the stationarity over all data at x_0 and after every ``every`` steps."""
     model, losses, data = problem.model, problem.losses, problem.data
     visited = [pareto_stationarity(model, losses, [data])]
     try:
@@ -60,7 +60,7 @@ def _stationarities(problem: Any, method: str, seed: int, *, lr: float, steps: i
 
 
 def theory_step(ridge: Ridge) -> float:
-    """Return the largest step size Theorem 2 allows: min{1/2, 1/(2 mu), 1/(8 L), mu / (64 L^2)}."""
+    """Return the largest step size that Theorem 2 allows: min{1/2, 1/(2 mu), 1/(8 L), mu / (64 L^2)}."""
     mu, smooth = ridge.mu, ridge.smoothness
     return min(0.5, 1.0 / (2.0 * mu), 1.0 / (8.0 * smooth), mu / (64.0 * smooth**2))
 
@@ -75,11 +75,11 @@ def ridge_of(settings: Mapping[str, Any], seed: int) -> Ridge:
 
 
 def distances(settings: Mapping[str, Any], method: str, seed: int, lr: float | None) -> dict[str, Any] | None:
-    """Follow the distance to the Pareto set of a ridge problem; the step size is the theory's where lr is None.
+    """Record the distance to the Pareto set of a ridge problem; if lr is None, the theory's step size is used.
 
     Returns:
         ``every``: steps between two distances; ``distance``: from x_0 on; ``rate``: 3 mu lr / 4, the exponent of the
-        theorem's bound on the squared distance; ``picked`` and ``picked_at``: the random clock's iterate. None where
+        theorem's bound on the squared distance; ``picked`` and ``picked_at``: the random clock's iterate. None if
         the run diverged.
     """
     ridge = ridge_of(settings, seed)
@@ -98,7 +98,7 @@ def distances(settings: Mapping[str, Any], method: str, seed: int, lr: float | N
             model,
             problem.losses,
             problem.data,
-            guard=False,  # to the letter
+            guard=False,  # the published method, without safeguard
             method=method,
             lr=step,
             steps=steps,
@@ -122,7 +122,7 @@ def distances(settings: Mapping[str, Any], method: str, seed: int, lr: float | N
 def expected_pick(distance: Sequence[float], every: int, rate: float) -> float:
     """Return the mean squared distance of the random clock's iterate, sum_t w_t D_t^2 / sum_t w_t.
 
-    w_t = (1 - rate)^(1-t) as in the theorem; the iterates in between count like those recorded.
+    w_t = (1 - rate)^(1-t) as in the theorem; computed from the recorded iterates.
 
     >>> expected_pick([2.0, 1.0], 1, 0.5)  # weights 1 : 2
     2.0

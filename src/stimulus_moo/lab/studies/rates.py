@@ -1,4 +1,4 @@
-"""Study: the rates of the theorems, 1/T for the average stationarity and exponential in the strongly convex case."""
+"""Study: the convergence rates of the theorems, 1/T for nonconvex and exponential for strongly convex objectives."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from stimulus_moo.lab.studies.rate_runs import constant_step, distances, expecte
 from stimulus_moo.lab.studies.sheet import band, chart, mean, page, table
 from stimulus_moo.lab.study import Cell, Study
 
-#: the methods the theorems promise 1/T for, and those with slower rates
+#: Methods with a rate of 1/T in theory, and those with slower rates.
 FAST = ("mgd", "stimulus")
 SLOW = ("smgd", "moco", "cr-mogm")
 
-#: the settings on which the cells of each part depend
+#: Settings that the cells of each part depend on.
 _NONCONVEX = ("n", "horizons", "dimension", "decay", "regulariser")
 _CONVEX = ("ridge_n", "ridge_steps", "ridge_dimension", "objectives", "ridge")
 
-#: (method, "constant" or "1/sqrt(T)") -> average stationarity per horizon, one list per seed without divergence
+#: (method, "constant" or "1/sqrt(T)") -> average stationarity per horizon, one list per seed that did not diverge.
 Averages = Mapping[tuple[str, str], Sequence[Sequence[float]]]
-#: method -> what ``distances`` found, one per seed without divergence
+#: method -> results of ``distances``, one per seed that did not diverge.
 Followed = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
-    """Run both parts, fit exponents and lines, and give the verdict."""
+    """Run both parts, fit exponents and lines, and return the verdict."""
     averages = _nonconvex(settings, seeds, cell)
     exponents = {key: power_law(settings["horizons"], _means(runs)) for key, runs in averages.items() if runs}
     followed = _strongly_convex(settings, seeds, cell)
@@ -88,13 +88,13 @@ def _strongly_convex(settings: Mapping[str, Any], seeds: int, cell: Cell) -> Fol
 
 
 def straight(found: Mapping[str, Any], floor: float) -> Line:
-    """Return the line through log distance^2 against the step, down to the floor that distances are resolved to."""
+    """Return the line through log distance^2 against the step, down to the resolution of the distances."""
     points = [(i * found["every"], 2.0 * math.log(d)) for i, d in enumerate(found["distance"]) if d > floor]
     return line([step for step, _ in points], [value for _, value in points])
 
 
 def fast_enough(settings: Mapping[str, Any], exponents: Mapping[tuple[str, str], Line]) -> bool:
-    """Return whether MGD and STIMULUS have an exponent within ``exponent_margin`` of -1, or below."""
+    """Return whether the exponents of MGD and STIMULUS are at most -1 + ``exponent_margin``."""
     fitted = [exponents.get((method, "constant")) for method in FAST]
     return all(one is not None and one.slope <= -1.0 + settings["exponent_margin"] for one in fitted)
 
@@ -102,9 +102,9 @@ def fast_enough(settings: Mapping[str, Any], exponents: Mapping[tuple[str, str],
 def others_slower(settings: Mapping[str, Any], exponents: Mapping[tuple[str, str], Line]) -> bool:
     """Return whether SMGD, MoCo and CR-MOGM are slower, both at the step sizes of their theory and at MGD's.
 
-    With steps proportional to 1/sqrt(T) their exponents must be above the bar of ``fast_enough``, and with MGD's
-    constant step at least ``slower_margin`` above that of STIMULUS: the first alone could be the effect of shorter
-    steps.
+    With steps proportional to 1/sqrt(T), their exponents must exceed the threshold of ``fast_enough``. With MGD's
+    constant step, they must exceed that of STIMULUS by ``slower_margin``: the first condition alone could be an effect
+    of the shorter steps.
     """
     own = exponents.get(("stimulus", "constant"))
     shrinking = [exponents.get((method, "1/sqrt(T)")) for method in SLOW]
@@ -117,7 +117,7 @@ def others_slower(settings: Mapping[str, Any], exponents: Mapping[tuple[str, str
 
 
 def linear(settings: Mapping[str, Any], followed: Followed, lines: Mapping[str, Sequence[Line]]) -> bool:
-    """Return whether MGD and STIMULUS fall along a straight line, at least as steep as the theorem's -3 mu lr / 4."""
+    """Return whether MGD and STIMULUS fall linearly in log scale, at least as steeply as the theorem's -3 mu lr / 4."""
     return all(
         bool(lines[method])
         and all(
@@ -153,9 +153,9 @@ def _about_slow(settings: Mapping[str, Any], exponents: Mapping[tuple[str, str],
         )
 
     return (
-        f"With steps proportional to 1/sqrt(T), as their theory asks: {listed('1/sqrt(T)', SLOW)}; with the same steps "
-        f"{listed('1/sqrt(T)', ('mgd',))} and, tuned, {listed('1/sqrt(T)', list(settings['baselines']))}. With MGD's "
-        f"constant step: {listed('constant', SLOW)}."
+        f"With steps proportional to 1/sqrt(T), as their theory requires: {listed('1/sqrt(T)', SLOW)}; with the same "
+        f"steps {listed('1/sqrt(T)', ('mgd',))} and, tuned, {listed('1/sqrt(T)', list(settings['baselines']))}. With "
+        f"MGD's constant step: {listed('constant', SLOW)}."
     )
 
 
@@ -176,7 +176,7 @@ def _about_lines(settings: Mapping[str, Any], followed: Followed, lines: Mapping
             text += (
                 f", squared distance as exp({steepest:.4f} t) with R^2 of at least {fits:.4f} (the theorem: "
                 f"exp({-rate:.4f} t)); the random clock's iterates are at {picked:.1e} on average, and at {clock:.1e} "
-                "in root mean square over all its draws, which rare early ones decide"
+                "in root mean square over all its draws, dominated by rare early draws"
             )
         said.append(f"{text}.")
     return said

@@ -1,4 +1,4 @@
-"""How many gradient evaluations one run of the scaling-law study takes to reach the tolerance."""
+"""Runs of the study scaling-law: gradient evaluations until the tolerance is reached."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ from stimulus_moo.lab.problem import Problem
 from stimulus_moo.lab.study import Cell
 from stimulus_moo.lab.synthetic.logistic import nonconvex_logistic, smoothness
 
-#: whose direction at an anchor step is the exact min-norm direction over all data, so that the check costs nothing
+#: Methods whose direction at an anchor is the exact min-norm direction over all data, so that the check is free.
 EXACT = ("mgd", "stimulus")
 
-#: the settings on which every cell depends
+#: Settings that every cell depends on.
 _COMMON = ("tolerance", "dimension", "decay", "regulariser", "max_steps")
 
 
 def counted(cell: Cell, settings: Mapping[str, Any], method: str, n: int, seed: int, step: str) -> dict[str, Any]:
-    """Return what ``count`` finds, from the kept cells where it is there."""
+    """Return the result of ``count``, from the stored cells if available."""
     key = {"method": method, "n": n, "seed": seed, "step": step, **{name: settings[name] for name in _COMMON}}
     found: dict[str, Any] = cell(key, lambda: count(settings, method, n, seed, step))
     return found
 
 
 def count(settings: Mapping[str, Any], method: str, n: int, seed: int, step: str) -> dict[str, Any]:
-    """Train from x_0 = 0 until the stationarity over all data is at most the tolerance, and count.
+    """Train from x_0 = 0 until the stationarity over all data is at most the tolerance, and count evaluations.
 
     For MGD at every step, and for STIMULUS at every anchor, ||d_t||^2 is that stationarity. Other methods are measured
-    over all data after every ``period`` steps. All counts include the full gradient of the check that succeeded (n
-    evaluations, part of the method for MGD and STIMULUS), and none of those that failed unless the method itself makes
-    them.
+    over all data after every ``period`` steps. Counts include the full gradient of the successful check (n evaluations,
+    part of the method for MGD and STIMULUS), but not those of failed checks unless they are part of the method.
 
     Args:
-        settings: of the study.
-        method: a name of ``METHODS``.
+        settings: settings of the study.
+        method: a name in ``METHODS``.
         n: number of samples.
-        seed: of data and batches.
-        step: "sample" or "mean": whose smoothness L gives the step size 1 / (2 L).
+        seed: seed of data and batches.
+        step: "sample" or "mean": the loss whose smoothness L determines the step size 1 / (2 L).
     """
     problem = _problem(settings, n, seed)
     bound = smoothness(problem.data[0], settings["regulariser"])
@@ -58,10 +57,10 @@ def count(settings: Mapping[str, Any], method: str, n: int, seed: int, step: str
 
 
 def tuned(cell: Cell, settings: Mapping[str, Any], method: str, n: int, spent: Sequence[int]) -> dict[str, Any]:
-    """Tune a scalarisation on seed 0 and run the winner on all seeds, each with a multiple of STIMULUS's evaluations.
+    """Tune a scalarisation on seed 0 and run the best on all seeds, with a multiple of STIMULUS's evaluations.
 
     Returns:
-        ``lr`` and ``schedule`` of the winner, and ``runs``, what ``scalarise`` finds for every seed.
+        ``lr`` and ``schedule`` of the best, and ``runs``, the result of ``scalarise`` for every seed.
     """
 
     def trial(seed: int, lr: float, schedule: str) -> dict[str, Any]:
@@ -77,7 +76,7 @@ def tuned(cell: Cell, settings: Mapping[str, Any], method: str, n: int, spent: S
 
 
 def rank(found: Mapping[str, Any]) -> tuple[bool, float]:
-    """Sort by evaluations where the tolerance was reached, and by the stationarity left where it was not."""
+    """Sort key: evaluations if the tolerance was reached, otherwise the remaining stationarity."""
     left = math.inf if found["stationarity"] is None else found["stationarity"]
     return not found["reached"], found["gradients"] if found["reached"] else left
 
@@ -85,7 +84,7 @@ def rank(found: Mapping[str, Any]) -> tuple[bool, float]:
 def scalarise(
     settings: Mapping[str, Any], method: str, n: int, seed: int, lr: float, schedule: str, budget: int
 ) -> dict[str, Any]:
-    """Train on the mean loss until the tolerance or the budget is reached; measured after every ``period`` steps."""
+    """Train on the mean loss until the tolerance or the budget is reached; checked every ``period`` steps."""
     problem = _problem(settings, n, seed)
     steps = math.ceil(budget / (math.isqrt(n - 1) + 1))
     decay = partial(CosineAnnealingLR, T_max=steps) if schedule == "cosine" else None
@@ -108,10 +107,14 @@ def _stationary(tolerance: float, told: Progress) -> bool:
 
 
 def _train(problem: Problem, method: str, seed: int, **options: Any) -> Result | None:
-    """Return the result, or None where the run diverged."""
+    """Return the result, or None if the run diverged."""
     model, losses, data = problem.model, problem.losses, problem.data
     try:
-        common: dict[str, Any] = {"anchor_batch": 8192, "progress": False, "guard": False}  # to the letter
+        common: dict[str, Any] = {
+            "anchor_batch": 8192,
+            "progress": False,
+            "guard": False,
+        }  # the published method, without safeguard
         return fit(model, losses, data, method=method, seed=seed, **common, **options)
     except NonFiniteError:
         return None

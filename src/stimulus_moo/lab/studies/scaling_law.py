@@ -1,4 +1,4 @@
-"""Study: how many gradient evaluations a fixed stationarity costs as the data set grows, MGD against STIMULUS."""
+"""Study: gradient evaluations to a fixed stationarity as the data set grows, MGD against STIMULUS."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from stimulus_moo.lab.studies.scaling_counts import EXACT, counted, tuned
 from stimulus_moo.lab.studies.sheet import band, chart, curve, mean, page, table
 from stimulus_moo.lab.study import Cell, Study, verdict
 
-#: the step sizes 1 / (2 L): L of every single sample's loss, which the proofs need, or L of the mean loss, a longer one
+#: Step sizes 1 / (2 L), with L of a single sample's loss, as in the proofs, or of the mean loss, which is larger.
 STEPS = {
     "sample": "the theory's step size 1/(2L), L that of a single sample's loss",
     "mean": "the longer step 1/(2L), L that of the mean loss",
 }
 
-#: what every finding is drawn from: (step, method, n) -> one count per seed
+#: (step, method, n) -> one count per seed.
 Counts = Mapping[tuple[str, str, int], Sequence[Mapping[str, Any]]]
-#: (step, method) -> the exponent, or None where a run did not reach the tolerance
+#: (step, method) -> the exponent, or None if a run did not reach the tolerance.
 Exponents = Mapping[tuple[str, str], float | None]
-#: (method, n) -> the tuned scalarisation
+#: (method, n) -> the tuned scalarisation.
 Baselines = Mapping[tuple[str, int], Mapping[str, Any]]
 
 
 def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
-    """Count evaluations for every size, method and seed, fit the exponents and give the verdict."""
+    """Count evaluations for every size, method and seed, fit the exponents and return the verdict."""
     sizes = settings["sizes"]
     methods = {"sample": settings["methods"], "mean": settings["long_step_methods"]}
     counts = {
@@ -63,12 +63,12 @@ def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
 
 
 def mean_count(runs: Sequence[Mapping[str, Any]], what: str = "gradients") -> float | None:
-    """Return the mean over seeds, or None where one did not reach the tolerance."""
+    """Return the mean over seeds, or None if one did not reach the tolerance."""
     return mean([found[what] for found in runs]) if all(found["reached"] for found in runs) else None
 
 
 def exponent(sizes: Sequence[int], counts: Sequence[float | None]) -> float | None:
-    """Return the exponent of the counts against n by least squares on logarithms, or None where a count is missing.
+    """Return the exponent of the counts against n by least squares on logarithms, or None if a count is missing.
 
     >>> round(exponent([4, 16, 64], [20.0, 40.0, 80.0]), 12)
     0.5
@@ -78,9 +78,9 @@ def exponent(sizes: Sequence[int], counts: Sequence[float | None]) -> float | No
 
 
 def bars_met(settings: Mapping[str, Any], step: str, counts: Counts, exponents: Exponents) -> bool:
-    """Return whether both exponents and the factor meet their bars.
+    """Return whether both exponents and the factor meet their thresholds.
 
-    The factor's bar is meant for ``factor_at`` samples; where the largest size is smaller it falls with sqrt(n).
+    The threshold of the factor is for ``factor_at`` samples; it scales with sqrt(n) if the largest size is smaller.
     """
     slow, fast = exponents[step, "mgd"], exponents[step, "stimulus"]
     n = settings["factor_at"] if settings["factor_at"] in settings["sizes"] else max(settings["sizes"])
@@ -200,7 +200,7 @@ STUDY = Study(
     title="Gradient evaluations against the size of the data",
     claim=(
         "Corollary 1: STIMULUS finds an epsilon-stationary point with O(n + sqrt(n) / epsilon) evaluations, MGD with "
-        "O(n / epsilon), so that their ratio grows as sqrt(n). The paper never shows it."
+        "O(n / epsilon), so that their ratio grows as sqrt(n). The paper does not show it."
     ),
     settings={
         "sizes": (1024, 4096, 16384, 65536, 262144),

@@ -1,4 +1,4 @@
-"""The pages of a study's report as plain JSON values: tables, charts, series with a band over seeds."""
+"""Parts of a study's report as JSON values: tables, charts, series with a band over seeds."""
 
 from __future__ import annotations
 

@@ -11,20 +11,20 @@ from stimulus_moo.lab.studies.sheet import band, chart, mean, page, table
 from stimulus_moo.lab.study import Cell, Study, verdict
 from stimulus_moo.lab.synthetic.parabola import distance, objectives, parabola
 
-#: the paper's two groups: "the momentum-based algorithms exhibited faster convergence compared to" the others
+#: The paper's two groups: "the momentum-based algorithms exhibited faster convergence compared to" the others.
 MOMENTUM = ("moco", "stimulus-m", "stimulus-m+")
 PLAIN = ("mgd", "smgd", "stimulus", "stimulus+")
 
-#: the settings on which every run depends, and those that matter to some methods only
+#: Settings that every run depends on, and those of single methods.
 _COMMON = ("lr", "steps", "momentum", "n", "batch_size", "period", "start", "noise", "epsilon")
 _OWN = {"moco": ("beta", "gamma"), "cr-mogm": ("alpha",)}
 
-#: one trajectory of x per seed; None where the run diverged
+#: One trajectory of x per seed; None if the run diverged.
 Paths = Sequence[list[float] | None]
 
 
 def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
-    """Run every method at the paper's step sizes and at the alternatives, compare the groups and give the verdict."""
+    """Run every method at the paper's step sizes and at the alternatives, compare the groups and return the verdict."""
     cases = [{**settings, **changes} for changes in ({}, *settings["alternatives"])]
     paths = [{m: _paths(cell, case, m, seeds) for m in settings["methods"]} for case in cases]
     tuned = {}
@@ -49,7 +49,7 @@ def run(settings: Mapping[str, Any], seeds: int, cell: Cell) -> dict[str, Any]:
 
 
 def follow(settings: Mapping[str, Any], method: str, seed: int) -> list[float] | None:
-    """Return x_0, x_1, ..., x_T of one run, or None where it diverged."""
+    """Return x_0, x_1, ..., x_T of one run, or None if it diverged."""
     problem = parabola(settings["n"], seed=seed, start=settings["start"], noise=settings["noise"])
     visited = [float(settings["start"])]
 
@@ -63,7 +63,7 @@ def follow(settings: Mapping[str, Any], method: str, seed: int) -> list[float] |
             problem.model,
             problem.losses,
             problem.data,
-            guard=False,  # to the letter
+            guard=False,  # the published method, without safeguard
             method=method,
             seed=seed,
             callbacks=[record],
@@ -76,7 +76,7 @@ def follow(settings: Mapping[str, Any], method: str, seed: int) -> list[float] |
 
 
 def steps_to(settings: Mapping[str, Any], paths: Paths) -> float | None:
-    """Return the mean over seeds of the first step within ``near`` of the Pareto set, or None where one never is."""
+    """Return the mean over seeds of the first step within ``near`` of the Pareto set, or None if one never is."""
     firsts = []
     for path in paths:
         first = None if path is None else next((t for t, x in enumerate(path) if distance(x) <= settings["near"]), None)
@@ -92,7 +92,7 @@ def all_converge(settings: Mapping[str, Any], paths: Mapping[str, Paths]) -> boo
 
 
 def momentum_faster(settings: Mapping[str, Any], paths: Mapping[str, Paths]) -> bool:
-    """Return whether each of MoCo, STIMULUS-M and STIMULUS-M+ comes near in fewer steps than each plain method."""
+    """Return whether each of MoCo, STIMULUS-M and STIMULUS-M+ needs fewer steps than each plain method."""
     fast, slow = ([_or_never(settings, steps_to(settings, paths[m])) for m in group] for group in (MOMENTUM, PLAIN))
     return max(fast) < min(slow)
 
@@ -134,14 +134,14 @@ def _groups(case: Mapping[str, Any], paths: Mapping[str, Paths]) -> str:
 
 
 def _apart(paths: Mapping[str, Paths]) -> list[str]:
-    """Say how far STIMULUS is from MGD: noise that does not depend on x cancels in the recursive difference."""
+    """Return the distance of STIMULUS from MGD: noise independent of x cancels in the recursive difference."""
     pairs = zip(paths["mgd"], paths["stimulus"], strict=True)
     gaps = [abs(a - b) for mgd, own in pairs if mgd and own for a, b in zip(mgd, own, strict=True)]
     if not gaps:
         return []
     return [
         f"The paths of STIMULUS and MGD are at most {max(gaps):.1e} apart: noise added to the gradient cancels in the "
-        "difference of two points, so this example cannot tell a variance-reduced method from the full gradient."
+        "difference of two points, so this example cannot distinguish a variance-reduced method from the full gradient."
     ]
 
 
