@@ -1,6 +1,4 @@
 import json
-import math
-import os
 
 import pytest
 import torch
@@ -8,10 +6,8 @@ import torch
 import stimulus_moo
 from stimulus_moo import InvalidOption, StimulusWarning
 from stimulus_moo.lab.runs.directory import run_folder
-from stimulus_moo.lab.runs.lock import FolderLock
 from stimulus_moo.lab.runs.reading import load_runs, load_studies
 from stimulus_moo.lab.runs.runner import run_one, run_study
-from stimulus_moo.lab.runs.storage import Appender, RunError, read_json, read_lines, write_json
 
 from ..fake_lab import SQUARES, TINY
 
@@ -128,53 +124,3 @@ def test_a_damaged_study_is_named_and_left_out(tmp_path):
 def test_a_directory_that_is_not_there_is_refused(tmp_path, load):
     with pytest.raises(InvalidOption, match="is not a directory"):
         load(tmp_path / "nowhere")
-
-
-def test_the_second_process_in_a_directory_is_refused(tmp_path):
-    with FolderLock(tmp_path), pytest.raises(RunError, match="in use by another process"), FolderLock(tmp_path):
-        pass
-    with FolderLock(tmp_path):
-        pass
-
-
-def test_a_directory_that_nothing_was_written_to_is_removed(tmp_path):
-    with FolderLock(tmp_path / "a" / "b"):
-        assert (tmp_path / "a" / "b").is_dir()
-    assert list(tmp_path.iterdir()) == []
-    with FolderLock(tmp_path / "a" / "b"):
-        (tmp_path / "a" / "b" / "kept").touch()
-    assert (tmp_path / "a" / "b" / "kept").exists()
-
-
-def test_json_is_strict_and_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "x.json"
-    write_json(path, {"a": math.nan, "b": (1, torch.tensor([2.0]))})
-    assert json.loads(path.read_text()) == {"a": None, "b": [1, [2.0]]}
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_json(path, {"c": 1})
-    assert read_json(path) == {"a": None, "b": [1, [2.0]]}
-    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
-
-
-def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path, monkeypatch):
-    lines = Appender(tmp_path / "x.jsonl")
-    lines.append('{"a": 1}')
-    write = os.write
-    sizes = iter([4])
-
-    def full(file, data):
-        try:
-            return write(file, data[: next(sizes)])
-        except StopIteration:
-            raise OSError(28, "No space left on device") from None
-
-    monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match="No space left"):
-        lines.append('{"a": 2}')
-    lines.close()
-    assert read_lines(tmp_path / "x.jsonl") == ([{"a": 1}], [])
