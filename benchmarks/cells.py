@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from stimulus_moo.lab.storage import write_json
+from stimulus_moo.lab.runs.storage import write_json
 
 #: the settings of a cell, and the results of its run
 Settings = Mapping[str, Any]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stimulus_moo.lab.experiments.lambdarank import lambdarank
+from stimulus_moo.lab.studies.lambdarank import lambdarank
 from stimulus_moo.lab.synthetic.conflicting_queries import conflicting_queries
 from stimulus_moo.ranking import MultiLabelRanker, RankingData, ndcg
 

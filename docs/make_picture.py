@@ -24,10 +24,10 @@ import torch
 from matplotlib.figure import Figure
 
 from stimulus_moo import METHODS, fit
-from stimulus_moo.lab.curves import aggregate, loss_curve
-from stimulus_moo.lab.drawing import DASHES
-from stimulus_moo.lab.groups import group_runs
-from stimulus_moo.lab.palette import STYLES
+from stimulus_moo.lab.report.curves import aggregate, loss_curve
+from stimulus_moo.lab.report.drawing import DASHES
+from stimulus_moo.lab.report.groups import group_runs
+from stimulus_moo.lab.report.palette import STYLES
 from stimulus_moo.lab.runs import load_runs
 
 HERE = Path(__file__).parent

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import stimulus_moo as sm
-from stimulus_moo.lab.cli_options import OPTIONS
+from stimulus_moo.lab.cli.setting_options import OPTIONS
 
 TITLE = "Calls"
 TEXT = """
@@ -325,7 +325,7 @@ def rows(*, quick: bool = False) -> list[list[object]]:
 @contextlib.contextmanager
 def tiny_laboratory() -> Iterator[None]:
     """Restrict the command line to the tiny experiment and study of the tests."""
-    from stimulus_moo.lab import cli_arguments
+    from stimulus_moo.lab.cli import arguments as cli_arguments
     from tests.lab import fake_lab
 
     usual = cli_arguments.catalogue

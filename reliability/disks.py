@@ -20,10 +20,10 @@ from typing import Any
 from reliability.kills import difference
 from stimulus_moo import NotWritten
 from stimulus_moo.lab.experiment import Experiment
-from stimulus_moo.lab.interrupt import Interrupted
-from stimulus_moo.lab.lock import FolderLock
-from stimulus_moo.lab.runner import run_one
-from stimulus_moo.lab.storage import RunError
+from stimulus_moo.lab.runs.interrupts import Interrupted
+from stimulus_moo.lab.runs.lock import FolderLock
+from stimulus_moo.lab.runs.runner import run_one
+from stimulus_moo.lab.runs.storage import RunError
 from stimulus_moo.training import checkpoint
 
 TITLE = "Disks and signals"

@@ -23,7 +23,7 @@ from stimulus_moo.lab.data.arff import read_numeric_arff
 from stimulus_moo.lab.data.celeba_lists import ATTRIBUTES, read_attributes, read_partition
 from stimulus_moo.lab.data.idx import read_idx
 from stimulus_moo.lab.runs import load_runs
-from stimulus_moo.lab.storage import read_json, read_lines
+from stimulus_moo.lab.runs.storage import read_json, read_lines
 from stimulus_moo.ranking import MultiLabelRanker, load_letor, load_lightgbm, load_ranker, save_ranker
 from stimulus_moo.training import checkpoint
 

@@ -166,7 +166,8 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_every_experiment_and_study_is_on_the_page_of_the_lab() -> None:
     pytest.importorskip("typer")
-    from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
+    from stimulus_moo.lab.experiments import EXPERIMENTS
+    from stimulus_moo.lab.studies import STUDIES
 
     page = text_of(DOCS / "lab.md")
     assert [name for name in (*EXPERIMENTS, *STUDIES) if f"| `{name}` |" not in page] == []

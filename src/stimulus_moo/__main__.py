@@ -1,4 +1,4 @@
-"""``stimulus-moo`` and ``python -m stimulus_moo``: the command line, or how to install it."""
+"""Entry point of ``stimulus-moo`` and ``python -m stimulus_moo``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stimulus_moo.errors import MissingDependency
 
 
 def main() -> None:
-    """Run the command line; without the packages of the lab, say so and exit with 2."""
+    """Run the command line; if a package of the lab is missing, print the install command and exit with 2."""
     try:
         app = _application()
     except MissingDependency as error:
         print(f"error: {error}; see {error.page}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        print("stopped: nothing was begun", file=sys.stderr)
+        print("stopped: no work was started", file=sys.stderr)
         raise SystemExit(130) from None
     app(prog_name="stimulus-moo")
 

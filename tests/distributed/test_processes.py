@@ -15,10 +15,10 @@ import pytest
 
 from reliability import victim
 from reliability.kills import Toll, leftovers
-from stimulus_moo.lab import cli_arguments
+from stimulus_moo.lab.cli import arguments as cli_arguments
 from stimulus_moo.lab.data.download import Patience, download
 from stimulus_moo.lab.data.registry import DataFile
-from stimulus_moo.lab.runner import run_one
+from stimulus_moo.lab.runs.runner import run_one
 from tests.lab import fake_lab
 
 ROUNDS = 6  # kills

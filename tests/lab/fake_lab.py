@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from stimulus_moo.lab.experiment import Experiment, Settings
+from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.problem import Problem
 from stimulus_moo.lab.study import Study
 
@@ -40,7 +40,9 @@ TINY = Experiment(
     name="tiny",
     title="A tiny regression",
     claim="None.",
-    settings=Settings(lr=0.05, momentum=0.5, batch_size=8, period=8, steps=40, evaluate_every=10, lr_of={"moco": 0.01}),
+    settings=ExperimentSettings(
+        lr=0.05, momentum=0.5, batch_size=8, period=8, steps=40, evaluate_every=10, lr_of={"moco": 0.01}
+    ),
     build=build,
     quick={"steps": 6},
     methods=("mgd", "stimulus-m"),
@@ -72,7 +74,7 @@ def metrics(folder: Path) -> str:
 
 if __name__ == "__main__":
     from stimulus_moo.__main__ import main
-    from stimulus_moo.lab import cli_arguments
+    from stimulus_moo.lab.cli import arguments
 
-    cli_arguments.catalogue = catalogue
+    arguments.catalogue = catalogue
     main()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stimulus_moo import METHODS
-from stimulus_moo.lab.runs import Run
+from stimulus_moo.lab.runs.reading import RecordedRun
 
 ELEVEN = tuple(name for name in METHODS if not name.startswith(("page", "vr-")))
 N, BATCH, PERIOD = 128, 8, 10
@@ -26,7 +26,7 @@ def fake_run(
     every: int = 10,
     diverge: bool = False,
     **settings: Any,
-) -> Run:
+) -> RecordedRun:
     rng = np.random.default_rng([seed, *method.encode(), steps])
     rate = 1.0 + 0.12 * (list(METHODS).index(method) if method in METHODS else 3) + 2.0 * settings.get("momentum", 0.0)
     start = 1.0 + np.linspace(0, 1, len(tasks)) ** 2
@@ -57,11 +57,11 @@ def fake_run(
         "test": {"accuracy": accuracy},
         "diverged": False,
     }
-    return Run(experiment, method, seed, _settings(experiment, method, seed, tasks, steps, settings), records,
+    return RecordedRun(experiment, method, seed, _settings(experiment, method, seed, tasks, steps, settings), records,
                {**summary, **ended}, Path("nowhere"))  # fmt: skip
 
 
-def fake_runs(tasks: int, methods: tuple[str, ...] = ELEVEN, seeds: int = 3, **options: Any) -> list[Run]:
+def fake_runs(tasks: int, methods: tuple[str, ...] = ELEVEN, seeds: int = 3, **options: Any) -> list[RecordedRun]:
     names = tuple(f"target {s + 1}" for s in range(tasks))
     return [fake_run(method, seed, names, **options) for method in methods for seed in range(seeds)]
 
@@ -91,7 +91,7 @@ def fake_study(name: str = "scaling-law") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def store(runs: list[Run], studies: list[dict[str, Any]], folder: Path) -> Path:
+def store(runs: list[RecordedRun], studies: list[dict[str, Any]], folder: Path) -> Path:
     """Write runs and studies as the runner does."""
     for i, run in enumerate(runs):
         home = folder / str(i)

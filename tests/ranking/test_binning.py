@@ -76,7 +76,7 @@ def test_columns_that_cannot_be_labels_are_refused() -> None:
         labels_from_features(X, np.zeros(4), [0])
     with pytest.raises(InvalidOption, match=r"each once, found \[0, 0\]"):
         FeatureLabels([0, 0])
-    with pytest.raises(InvalidOption, match="grades must be an integer of at least 2, found 1"):
+    with pytest.raises(InvalidOption, match="grades must be at least 2, found 1"):
         FeatureLabels([0], grades=1)
     with pytest.raises(InvalidOption, match="call fit"):
         FeatureLabels([0]).apply(X, np.zeros(4))

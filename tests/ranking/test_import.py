@@ -23,3 +23,18 @@ def test_ranking_without_scikit_learn_says_how_to_install() -> None:
         "[]",
         "True stimulus_moo.ranking needs scikit-learn: pip install 'stimulus-moo[ranking]'",
     ], run.stderr
+
+
+APART = """
+import sys
+sys.modules["typer"] = sys.modules["rich"] = None  # as if not installed
+import stimulus_moo.ranking
+del sys.modules["typer"], sys.modules["rich"]
+import stimulus_moo.ranking.commands
+print([name for name in sys.modules if name.startswith("stimulus_moo.lab")])
+"""
+
+
+def test_ranking_needs_neither_the_lab_nor_its_command_line() -> None:
+    run = subprocess.run([sys.executable, "-c", APART], capture_output=True, text=True, check=False)
+    assert run.stdout == "[]\n", run.stderr

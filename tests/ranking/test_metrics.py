@@ -134,7 +134,7 @@ def test_huge_grades_do_not_overflow() -> None:
         (([1, 0], [0.0, 1.0], [0]), r"qid must be one id per row \(2\), found shape \[1\]"),
         (([1, 0], [0.0, 1.0], [0.0, np.nan]), "qid must not be missing"),
         (([], [], []), "at least one row"),
-        (([1, 0], [0.0, 1.0], [0, 0], 0), "k must be an integer of at least 1, found 0"),
+        (([1, 0], [0.0, 1.0], [0, 0], 0), "k must be a positive integer, found 0"),
         (([1, 0], [0.0, 1.0], [0, 0], 10, "square"), "gain must be 'exponential' or 'linear', found 'square'"),
         ((["a", "b"], [0.0, 1.0], [0, 0]), "must be numbers"),
     ],

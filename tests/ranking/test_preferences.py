@@ -134,7 +134,7 @@ def test_preferences() -> None:
         ("stimulus", [1.0], r"one positive number per label \(2\), found \[1.0\]"),
         ("stimulus", [1.0, 0.0], "one positive number per label"),
         ("stimulus", [1.0, np.inf], "one positive number per label"),
-        ("moco", [1.0, 2.0], "'moco' finds its weights by itself"),
+        ("moco", [1.0, 2.0], "'moco' computes its own weights"),
     ],
 )
 def test_preferences_that_cannot_work(method: str, preference: list[float], message: str) -> None:

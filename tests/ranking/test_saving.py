@@ -80,7 +80,7 @@ def test_every_truncation_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "model"
     for stop in range(0, len(text.rstrip()), 37):
         path.write_text(text[:stop])
-        with pytest.raises(InvalidModelFile, match="half a file"):
+        with pytest.raises(InvalidModelFile, match="truncated file"):
             load_ranker(path)
 
 
@@ -108,7 +108,7 @@ def test_a_damaged_value_is_refused_or_harmless(tmp_path: Path, text: str, key: 
     ("change", "message"),
     [
         ({"version": 2}, "expected version 1 of saved rankers, found 2"),
-        ({"format": "other"}, "JSON of something else"),
+        ({"format": "other"}, "found other JSON"),
         ({"features": 5}, "is not"),
         ({"scaler": {"mean": None, "scale": [1.0, float("nan"), 1.0, 1.0]}}, "scaler.scale"),
         ({"parameters": {"hidden": [10**12]}}, "is not"),
@@ -133,9 +133,9 @@ def test_foreign_files_are_refused_and_nothing_in_them_runs(tmp_path: Path, monk
         load_ranker("model")
     assert not Path("trapped").exists()
     for content, message in (
-        (b"[" * 100_000, "half a file"),
-        (b"[1]", "something else"),
-        (b"\xff\x00", "not even text"),
+        (b"[" * 100_000, "truncated file"),
+        (b"[1]", "other JSON"),
+        (b"\xff\x00", "not text"),
     ):
         Path("model").write_bytes(content)
         with pytest.raises(InvalidModelFile, match=message):

@@ -15,7 +15,7 @@ import torch
 
 from reliability.disks import FAULTS, CannotMount, outcome, small_disk
 from stimulus_moo import NotWritten, fit
-from stimulus_moo.lab.runner import run_one
+from stimulus_moo.lab.runs.runner import run_one
 from stimulus_moo.training import checkpoint
 from tests.lab.fake_lab import TINY
 

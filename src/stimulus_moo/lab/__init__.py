@@ -1,1 +1,1 @@
-"""The lab: data sets, models, the paper's experiments, figures and the command line, on public names only."""
+"""Data sets, models, experiments, studies, reports and the command line. Uses only public names of the library."""

@@ -1,4 +1,4 @@
-"""What an experiment is: the paper's settings as data, and a problem built from them and a seed."""
+"""Definition of an experiment: its settings as data, and a function that builds the problem."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stimulus_moo.lab.problem import Problem
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The settings of a run; every field can be set from the command line.
+class ExperimentSettings:
+    """Settings of a run. Every field is also a command-line option.
 
     A run ends after ``steps`` iterations or ``gradients`` evaluations, whichever comes first. ``n`` is the size of the
-    training set, the paper's "full" batch; None takes all there is. ``lr_of`` and ``sigma2_of`` give single methods
-    values of their own. ``guard=False`` runs the methods to the letter, see ``fit``. ``files`` names other data of the
-    same layout: a folder with four IDX files for MultiMNIST (Fashion-MNIST, say), or an ARFF file for river flow, whose
-    last ``targets`` columns are predicted.
+    training set, the paper's "full" batch; None uses all samples. ``lr_of`` and ``sigma2_of`` override values for
+    single methods. ``guard=False`` runs the published methods unchanged, see ``fit``. ``files`` names other data in the
+    same format: a folder with four IDX files for MultiMNIST (for example Fashion-MNIST), or an ARFF file for river
+    flow, whose last ``targets`` columns are predicted.
     """
 
     lr: float | str
@@ -46,11 +46,11 @@ class Settings:
     lr_of: Mapping[str, float | str] = field(default_factory=dict)
     sigma2_of: Mapping[str, float] = field(default_factory=dict)
 
-    def override(self, changes: Mapping[str, Any]) -> Settings:
+    def override(self, changes: Mapping[str, Any]) -> ExperimentSettings:
         """Return the settings with some fields changed.
 
         Raises:
-            InvalidOption: there is no such field.
+            InvalidOption: a field does not exist.
         """
         known = {field.name for field in dataclasses.fields(self)}
         unknown = sorted(set(changes) - known)
@@ -62,7 +62,7 @@ class Settings:
         """Return the keyword arguments of ``fit`` for a method.
 
         Raises:
-            InvalidOption: its step size is ``"auto"``, which it cannot take.
+            InvalidOption: its step size is ``"auto"``, which the method does not support.
         """
         lr = self.lr_of.get(method, self.lr)
         if lr == "auto" and not METHODS[method].takes_auto_lr:
@@ -79,28 +79,28 @@ class Settings:
         }
 
 
-#: What a comparison runs unless told otherwise: the paper's methods and the baselines every table must show.
+#: Default methods of a comparison: those of the paper and the scalarisation baselines.
 COMPARED = tuple(name for name in METHODS if name in PAPER_METHODS or name.startswith("scalarisation"))
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment: what the paper claims, its settings, and how a problem is built.
+    """One experiment.
 
     Attributes:
-        name: as on the command line.
-        title: as in the report.
-        claim: what the paper says, with its figure or table.
+        name: name on the command line.
+        title: title in the report.
+        claim: the paper's claim, with its figure or table.
         settings: the paper's settings.
-        build: from (settings, seed, data folder or None) to a problem.
-        quick: changes of the settings for ``--quick``.
-        methods: compared by default.
+        build: function from (settings, seed, data folder or None) to a problem.
+        quick: changed settings for ``--quick``.
+        methods: methods compared by default.
     """
 
     name: str
     title: str
     claim: str
-    settings: Settings
-    build: Callable[[Settings, int, Path | None], Problem]
+    settings: ExperimentSettings
+    build: Callable[[ExperimentSettings, int, Path | None], Problem]
     quick: Mapping[str, Any] = field(default_factory=dict)
     methods: tuple[str, ...] = COMPARED

@@ -1,4 +1,4 @@
-"""One training problem of the lab: a model, its losses and its data, freshly made from a seed."""
+"""Definition of a training problem: a model, its losses and its data."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Problem:
-    """Everything ``fit`` needs, and how the result is tested.
+    """Arguments of ``fit``, and the test of the result.
 
     Attributes:
-        model: started from the seed.
+        model: the model, initialized from the seed.
         losses: ``losses(model, batch)`` returns the S mean losses.
-        data: the training data, tensors in memory.
-        tasks: the S objectives' names.
-        shared: the parameters that decide the weights; None for all.
-        test: from the trained model to test metrics, each a list with one number per task.
-        source: where the data came from.
-        synthetic: whether the data was made by a program.
+        data: training data, tensors in memory.
+        tasks: names of the S objectives.
+        shared: parameters whose gradients determine the weights; None for all.
+        test: function from the trained model to test metrics, each a list with one number per task.
+        source: origin of the data.
+        synthetic: whether the data is generated.
     """
 
     model: nn.Module

@@ -1,4 +1,4 @@
-"""``make reproduce``: every experiment and study of the paper, resumable, and the page that says what holds."""
+"""``make reproduce``: run every experiment and study of the paper, and write the page of results. Resumable."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from typing import Any
 
 from rich.console import Console
 
-from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES
-from stimulus_moo.lab.interrupt import Interrupted
-from stimulus_moo.lab.reproduction_page import BEYOND, write_page
-from stimulus_moo.lab.runner import compare, run_study, with_baselines
-from stimulus_moo.lab.watch import Watch
+from stimulus_moo.lab.experiments import EXPERIMENTS
+from stimulus_moo.lab.report.reproduction import BEYOND, write_page
+from stimulus_moo.lab.runs.interrupts import Interrupted
+from stimulus_moo.lab.runs.runner import compare, run_study, with_baselines
+from stimulus_moo.lab.runs.watch import Watch
+from stimulus_moo.lab.studies import STUDIES
 
 SEEDS = 3
 
 
 @dataclass(frozen=True)
 class Part:
-    """One block of runs: an experiment with the paper's settings or with stated changes."""
+    """One block of runs: an experiment with the paper's settings or with changes."""
 
     experiment: str
     label: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    methods: tuple[str, ...] = ()  # default those of the experiment; the baselines besides
+    methods: tuple[str, ...] = ()  # default: those of the experiment; the baselines are added
 
 
-#: What the guard can see, and SMGD to compare with: the other methods evaluate one point, and it does nothing for them.
+#: Methods that the safeguard affects, and SMGD for comparison. Other methods evaluate one point per step: no effect.
 GUARDED = ("smgd", "moco+", "stimulus", "stimulus-m", "stimulus+", "stimulus-m+")
 
-#: The paper's settings to the letter; beside them a step size at which training is stable or gets anywhere, and the
-#: paper's step size under the guard.
+#: The paper's settings with the published methods unchanged, a step size at which training is stable and makes
+#: progress, and the paper's step size with the safeguard.
 PARTS = (
     Part("digits", "ours"),
     Part("riverflow", "paper", {"guard": False}),
@@ -49,7 +50,7 @@ PARTS = (
 
 
 def reproduce(out: Path, page: Path | None, *, seeds: int, data: Path | None, only: Sequence[str]) -> None:
-    """Run what is missing under ``out``, then write the page."""
+    """Run the missing runs below ``out``, then write the page."""
     with Watch(Console(stderr=True), "reproduction", None) as watch:
         for part in PARTS:
             if only and part.experiment not in only:
@@ -69,18 +70,18 @@ def reproduce(out: Path, page: Path | None, *, seeds: int, data: Path | None, on
 
 
 def main() -> None:
-    """Read the command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/reproduction"))
-    parser.add_argument("--page", type=Path, default=None, help="where to write the page; none if left out")
+    parser.add_argument("--page", type=Path, default=None, help="file of the page; default: no page")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--data", type=Path, default=None)
-    parser.add_argument("--only", nargs="*", default=[], help="experiments and studies to run; default all")
+    parser.add_argument("--only", nargs="*", default=[], help="experiments and studies to run; default: all")
     given = parser.parse_args()
     try:
         reproduce(given.out, given.page, seeds=given.seeds, data=given.data, only=given.only)
     except Interrupted as stopped:
-        print(f"stopped by {stopped}; what was measured is kept, and the same command goes on with it", file=sys.stderr)
+        print(f"stopped by {stopped}; all results so far are saved, run the same command to resume", file=sys.stderr)
         raise SystemExit(stopped.code) from None
 
 

@@ -1,4 +1,4 @@
-"""What a study is: a claim checked by many small runs, reported as findings, tables and charts."""
+"""Definition of a study: a claim checked by many small runs, with findings, tables and charts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-#: cell(key, compute): return the kept value of a cell, or compute and keep it; this is what makes a study resumable
+#: cell(key, compute) returns the stored value of a cell, or computes and stores it. This makes a study resumable.
 Cell = Callable[[Mapping[str, Any], Callable[[], Any]], Any]
 
 
@@ -15,12 +15,12 @@ class Study:
     """One study.
 
     Attributes:
-        name: as on the command line.
-        title: as in the report.
-        claim: what the paper says.
-        settings: every number it uses, as data.
-        run: from (settings, number of seeds, cell) to a report of findings, tables and charts, as plain JSON values.
-        quick: changes of the settings for ``--quick``.
+        name: name on the command line.
+        title: title in the report.
+        claim: the paper's claim.
+        settings: all numbers of the study, as data.
+        run: function from (settings, number of seeds, cell) to findings, tables and charts, as JSON values.
+        quick: changed settings for ``--quick``.
     """
 
     name: str
@@ -32,9 +32,9 @@ class Study:
 
 
 def verdict(found: Sequence[bool | None]) -> str:
-    """Return the verdict from whether a claim holds at the paper's settings and at the others tried.
+    """Return the verdict on a claim from whether it holds at the paper's settings, first, and at other settings.
 
-    None stands for settings at which not every method was run.
+    None means that not every method was run at these settings.
 
     >>> verdict([False, True])
     'holds with another step size'

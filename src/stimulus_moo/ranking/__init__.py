@@ -1,4 +1,4 @@
-"""Multi-label learning to rank: losses and metrics over ragged lists, data, a ranker in scikit-learn's interface."""
+"""Multi-label learning to rank: losses, metrics, data, and a ranker with scikit-learn's interface."""
 
 try:
     import sklearn  # noqa: F401

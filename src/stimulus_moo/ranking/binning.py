@@ -1,4 +1,4 @@
-"""Several labels out of one graded set: chosen features become labels, binned to grades, and leave the inputs."""
+"""Features as labels: some features are binned to grades and used as labels instead of inputs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stimulus_moo import InvalidOption
-from stimulus_moo.ranking.checks import checked_labels, integer, is_sparse
+from stimulus_moo.options import positive_integer
+from stimulus_moo.ranking.checks import checked_labels, index, is_sparse
 from stimulus_moo.ranking.errors import InvalidRankingData
 
 
 class FeatureLabels:
-    """Features as labels, graded by edges learnt on the training rows.
+    """Convert features to labels, with bin edges computed from the training rows.
 
-    A feature's edges are its quantiles, so that the grades 0 .. grades - 1 hold about equally many training rows. Where
-    at least one row in ``grades`` has the feature's least value (a feature that is mostly 0), these rows are grade 0,
-    and the quantiles of the others are the edges of the grades from 1 on. Equal edges count once, so a feature with few
-    values has fewer grades. A grade never falls when the feature rises; values outside the training range get the
-    lowest or the highest grade.
+    The edges of a feature are its quantiles, so that the grades 0 .. grades - 1 have about equally many training rows.
+    If at least a fraction 1/``grades`` of the rows has the smallest value (a feature that is mostly 0), these rows have
+    grade 0, and the quantiles of the others are the edges of the grades from 1 on. Duplicate edges are removed, so a
+    feature with few values has fewer grades. The grade is a nondecreasing function of the feature; values outside the
+    training range have the lowest or the highest grade.
 
     Args:
-        columns: which columns of X become labels 1, 2, ...; the label given is label 0.
-        grades: how many grades at most, at least 2.
+        columns: columns of X that become labels 1, 2, ...; the given label is label 0.
+        grades: maximum number of grades, at least 2.
 
     >>> import numpy as np
     >>> X = np.array([[0.0, 1.0], [0.0, 2.0], [3.0, 3.0], [4.0, 4.0]])
@@ -35,14 +36,16 @@ class FeatureLabels:
     """
 
     def __init__(self, columns: Sequence[int], grades: int = 5) -> None:
-        self.columns = [integer(f"columns[{i}]", column, 0) for i, column in enumerate(columns)]
+        self.columns = [index(f"columns[{i}]", column) for i, column in enumerate(columns)]
         if not self.columns or len(set(self.columns)) != len(self.columns):
             raise InvalidOption(f"columns must name at least one column, each once, found {list(columns)!r}")
-        self.grades = integer("grades", grades, 2)
+        self.grades = positive_integer("grades", grades)
+        if self.grades < 2:
+            raise InvalidOption(f"grades must be at least 2, found {grades!r}")
         self.edges: list[NDArray[np.float64]] = []
 
     def fit(self, X: Any) -> FeatureLabels:
-        """Learn the edges from the training rows.
+        """Compute the edges from the training rows.
 
         Raises:
             InvalidRankingData: a column does not exist, has a value that is not finite, or is constant.
@@ -54,10 +57,10 @@ class FeatureLabels:
         """Return the inputs without the columns, and the labels: y first, then one per column.
 
         Raises:
-            InvalidRankingData: X or y does not fit.
+            InvalidRankingData: X or y has the wrong shape or invalid values.
         """
         if not self.edges:
-            raise InvalidOption("FeatureLabels has no edges yet; call fit with the training rows first")
+            raise InvalidOption("FeatureLabels is not fitted; call fit with the training rows first")
         labels = checked_labels(y, X.shape[0], name="y")
         graded = [
             np.searchsorted(edges, self._values(X, column), side="right")
@@ -96,17 +99,17 @@ class FeatureLabels:
 def labels_from_features(
     X: Any, y: ArrayLike, columns: Sequence[int], grades: int = 5
 ) -> tuple[Any, NDArray[np.float64], FeatureLabels]:
-    """Turn columns of X into further labels, by edges learnt on these rows.
+    """Convert columns of X to additional labels, with bin edges computed from these rows.
 
     Args:
         X: rows x features, an array or a CSR matrix: the training rows.
-        y: the label that is there already; it becomes label 0.
-        columns: which columns of X become labels 1, 2, ...
-        grades: how many grades at most.
+        y: the existing label; it becomes label 0.
+        columns: columns of X that become labels 1, 2, ...
+        grades: maximum number of grades.
 
     Returns:
         The inputs without the columns, the labels (rows x (1 + columns)), and the rule: ``rule.apply(X_test, y_test)``
-        grades the test rows by the same edges.
+        grades the test rows with the same edges.
 
     Raises:
         InvalidRankingData: a column does not exist, has a value that is not finite, or is constant.

@@ -1,8 +1,7 @@
-"""Checks of ranking's arguments: each returns the value in its proper type, or raises with the value found."""
+"""Checks of labels, query ids, scores and indices. Each returns the checked value or raises with the value found."""
 
 from __future__ import annotations
 
-import math
 import numbers
 from typing import Any
 
@@ -11,11 +10,12 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
 from stimulus_moo import InvalidOption
+from stimulus_moo.options import real
 from stimulus_moo.ranking.errors import InvalidRankingData
 
 
 def is_sparse(matrix: Any) -> bool:
-    """Tell whether this is a scipy sparse matrix or array."""
+    """Return whether this is a scipy sparse matrix or array."""
     return bool(scipy.sparse.issparse(matrix))
 
 
@@ -64,16 +64,13 @@ def checked_scores(scores: ArrayLike, rows: int) -> NDArray[np.float64]:
     return found
 
 
-def integer(name: str, value: Any, low: int) -> int:
-    """Return an integer of at least ``low``, or raise InvalidOption."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
-        raise InvalidOption(f"{name} must be an integer of at least {low}, found {value!r}")
+def index(name: str, value: Any) -> int:
+    """Return the number of a column or a label, counted from 0, or raise InvalidOption."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
+        raise InvalidOption(f"{name} must be an integer of at least 0, found {value!r}")
     return int(value)
 
 
 def fraction(name: str, value: Any) -> float:
     """Return a number between 0 and 1, both excluded, or raise InvalidOption."""
-    number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
-    if not 0.0 < number < 1.0:
-        raise InvalidOption(f"{name} must lie between 0 and 1, found {value!r}")
-    return number
+    return real(name, value, low=0.0, high=1.0, open_low=True, open_high=True)

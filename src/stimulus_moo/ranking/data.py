@@ -1,4 +1,4 @@
-"""Ranking data from files and frames: LETOR files with query ids, LightGBM's two files, pandas frames."""
+"""Ranking data from LETOR files, LightGBM files and pandas data frames."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_svmlight_file
 
 from stimulus_moo import InvalidOption
-from stimulus_moo.ranking.checks import checked_labels, checked_qid, integer
+from stimulus_moo.options import positive_integer
+from stimulus_moo.ranking.checks import checked_labels, checked_qid
 from stimulus_moo.ranking.errors import InvalidRankingData
 from stimulus_moo.ranking.line_reader import LineReader
 
-_MOST_FEATURES = 1 << 24  # a larger index is a damaged file: one number per feature would fill the memory
+_MOST_FEATURES = 1 << 24  # a larger index means a damaged file, and would exhaust the memory
 _LONGEST_NUMBER = 19  # digits of an int64
 
 
@@ -47,19 +48,19 @@ class RankingData:
 
 
 def load_letor(path: str | PathLike[str], *, n_features: int | None = None, zero_based: bool = False) -> RankingData:
-    """Read a LETOR file: SVMlight lines with ``qid:``, as of MSLR-WEB10K/30K, Yahoo and Istella.
+    """Read a LETOR file: SVMlight lines with ``qid:``, as for MSLR-WEB10K/30K, Yahoo and Istella.
 
     Args:
-        path: the file; ``.gz`` and ``.bz2`` are unpacked on the way.
-        n_features: how many features there are; None: as many as this file's largest index says. Give it when a test
-            file may lack the last features.
-        zero_based: whether feature indices start at 0; LETOR's start at 1. Column 0 of X is the first feature.
+        path: the file; ``.gz`` and ``.bz2`` are unpacked.
+        n_features: number of features; None takes the largest index in the file. Set it for a test file that may lack
+            the last features.
+        zero_based: whether feature indices start at 0; in LETOR they start at 1. Column 0 of X is the first feature.
 
     Returns:
-        X as float32 CSR matrix, Y of one column, qid.
+        X as a float32 CSR matrix, Y with one column, and qid.
 
     Raises:
-        InvalidRankingData: there is no such file, or it is damaged or of another layout.
+        InvalidRankingData: the file is missing, damaged or in another format.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -74,14 +75,14 @@ def load_letor(path: str | PathLike[str], *, n_features: int | None = None, zero
 
 
 def load_lightgbm(path: str | PathLike[str], *, n_features: int | None = None, zero_based: bool = False) -> RankingData:
-    """Read LightGBM's layout: SVMlight lines without query ids, and the list lengths in ``<path>.query``.
+    """Read LightGBM's format: SVMlight lines without query ids, and the list lengths in ``<path>.query``.
 
     Args:
-        path: the file of the rows; ``<path>.query`` has one list length per line, in the order of the rows.
+        path: file of the rows; ``<path>.query`` has one list length per line, in the order of the rows.
         n_features, zero_based: as for ``load_letor``.
 
     Returns:
-        X as float32 CSR matrix, Y of one column, qid: the line of the query, counted from 0.
+        X as a float32 CSR matrix, Y with one column, and qid, the line number of the query, counted from 0.
 
     Raises:
         InvalidRankingData: one of the files is missing or damaged, or the lengths do not add up to the rows.
@@ -98,7 +99,7 @@ def load_lightgbm(path: str | PathLike[str], *, n_features: int | None = None, z
     path = Path(path)
     lengths = _lengths(path.with_name(path.name + ".query"))
     X, y, _ = _svmlight(path, n_features, zero_based, with_qid=False)
-    total = sum(lengths.tolist())  # Python's integers: damaged lengths may not fit 64 bits together
+    total = sum(lengths.tolist())  # Python integers: the sum of damaged lengths may exceed 64 bits
     if total != len(y):
         raise InvalidRankingData(
             f"{path}.query: the list lengths add up to {total}, but {path} has {len(y)} rows; one of the two is "
@@ -109,10 +110,10 @@ def load_lightgbm(path: str | PathLike[str], *, n_features: int | None = None, z
 
 
 def has_qid(path: str | PathLike[str]) -> bool:
-    """Tell from its first line whether a file has query ids, LETOR's layout, or none, LightGBM's.
+    """Return whether the first line of a file has a query id: LETOR format if so, otherwise LightGBM format.
 
     Raises:
-        InvalidRankingData: there is no such file, or it cannot be unpacked.
+        InvalidRankingData: the file is missing or cannot be unpacked.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -125,16 +126,16 @@ def has_qid(path: str | PathLike[str]) -> bool:
 
 
 def from_frame(frame: Any, *, labels: Sequence[str], qid: str, features: Sequence[str] | None = None) -> RankingData:
-    """Take apart a pandas frame.
+    """Split a pandas data frame into features, labels and query ids.
 
     Args:
         frame: one row per document.
-        labels: the names of the label columns.
-        qid: the name of the query id's column.
-        features: the names of the feature columns; None: all others.
+        labels: names of the label columns.
+        qid: name of the query id column.
+        features: names of the feature columns; None for all others.
 
     Raises:
-        InvalidRankingData: a column is missing, or a feature or label is no number.
+        InvalidRankingData: a column is missing, or a feature or label is not a number.
 
     >>> import pandas
     >>> frame = pandas.DataFrame({"query": ["a", "a"], "clicks": [1, 0], "price": [9.5, 3.0]})
@@ -161,7 +162,7 @@ def from_frame(frame: Any, *, labels: Sequence[str], qid: str, features: Sequenc
 def _svmlight(path: Path, n_features: int | None, zero_based: bool, *, with_qid: bool) -> tuple[Any, Any, Any]:
     wanted = "a LETOR file: lines 'label qid:id index:value ...'" if with_qid else "lines 'label index:value ...'"
     if n_features is not None:
-        integer("n_features", n_features, 1)
+        positive_integer("n_features", n_features)
     first = _first_line(path)
     if with_qid and first and b" qid:" not in first:
         raise InvalidRankingData(
@@ -192,7 +193,7 @@ def _svmlight(path: Path, n_features: int | None, zero_based: bool, *, with_qid:
 
 
 def _first_line(path: Path) -> bytes:
-    """Return the first line that is neither empty nor a comment, or nothing."""
+    """Return the first line that is neither empty nor a comment, or an empty one."""
     try:
         with LineReader(path) as lines:
             return next((line for line in lines if line.strip() and not line.lstrip().startswith(b"#")), b"")

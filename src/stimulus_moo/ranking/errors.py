@@ -1,12 +1,13 @@
-"""The errors of ranking: which file or argument, what was found there and what to do."""
+"""Errors of the ranking package."""
 
 from __future__ import annotations
 
 from stimulus_moo import StimulusError
+from stimulus_moo.errors import DOCS
 
 
 class InvalidRankingData(StimulusError, ValueError):
-    """Rows, labels, query ids or a file of them cannot be used as given.
+    """Features, labels, query ids or a data file are invalid.
 
     >>> from stimulus_moo.ranking import ndcg
     >>> try:
@@ -16,10 +17,10 @@ class InvalidRankingData(StimulusError, ValueError):
     y_score must hold one finite number per row (2), found shape [3]
     """
 
-    page = "docs/ranking.md#data"
+    page = DOCS + "ranking.html#data"
 
 
 class InvalidModelFile(StimulusError, ValueError):
-    """A file is no saved ranker, a damaged one, or one of a version that this library does not know."""
+    """A file is not a saved ranker, is damaged, or has an unknown version."""
 
-    page = "docs/ranking.md#saving"
+    page = DOCS + "ranking.html#saving"

@@ -1,4 +1,4 @@
-"""A Pareto front of rankers: one per preference, compared by the NDCG of every label, with the hypervolume."""
+"""Pareto front of rankers: one per preference, compared by the NDCG of every label, with the hypervolume."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from stimulus_moo.ranking.ranker import MultiLabelRanker
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """Rankers of several preferences and what they reach.
+    """Rankers for several preferences, and their NDCG.
 
     Attributes:
         preferences: one row per ranker.
         rankers: the fitted rankers.
-        ndcg: rankers x labels, on the data they are compared on.
-        nondominated: which rankers no other one beats in every label.
-        hypervolume: of these points against NDCG 0 in every label; 1 is the most.
+        ndcg: rankers x labels, on the evaluation data.
+        nondominated: whether each ranker is nondominated.
+        hypervolume: hypervolume of these points with reference point 0; at most 1.
 
     >>> import numpy as np
     >>> point = np.array([[0.5, 0.8]])
@@ -51,14 +51,14 @@ def pareto_front(
     """Fit one ranker per preference and compare them.
 
     Args:
-        ranker: the settings; it is not changed.
-        X, Y, qid: the training data, as for ``fit``.
-        preferences: one positive number per label each.
-        evaluation: held-out ``(X, Y, qid)`` to compare on; None: the training data.
+        ranker: ranker with the settings; it is not changed.
+        X, Y, qid: training data, as for ``fit``.
+        preferences: sequences of one positive number per label.
+        evaluation: held-out ``(X, Y, qid)`` for the comparison; None for the training data.
 
     Raises:
         MissingDependency: moocore is not installed.
-        InvalidOption: there is no preference, or one does not fit.
+        InvalidOption: there is no preference, or one is invalid.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Lines of a file that may be packed, with bounds: what unpacks to far more than it is never fills the memory."""
+"""Reader of lines from plain or compressed files, with limits that protect against decompression bombs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import IO, Any
 from stimulus_moo.ranking.errors import InvalidRankingData
 
 _LONGEST_LINE = 1 << 24
-_MOST_UNPACKED = 1 << 26  # bytes that any file may unpack to
-_LARGEST_RATIO = 300  # above that; numbers as text pack to a fifth or a tenth
+_MOST_UNPACKED = 1 << 26  # bytes that are always allowed
+_LARGEST_RATIO = 300  # beyond that; numbers as text typically compress by a factor of 5 to 10
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open}
 
 
 class LineReader:
-    """A context that iterates over a file's lines; ``.gz`` and ``.bz2`` are unpacked on the way.
+    """Context manager that iterates over the lines of a file; ``.gz`` and ``.bz2`` are unpacked.
 
     Raises:
-        InvalidRankingData: there is no such file, a line is too long, or the file unpacks to a suspicious size.
+        InvalidRankingData: the file is missing, a line is too long, or the file unpacks to a suspicious size.
 
     >>> import gzip, pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +48,7 @@ class LineReader:
         self._stream.close()
 
     def read(self, size: int = -1) -> bytes:
-        """Return bytes; what has a ``read`` is an open file to scikit-learn, which then iterates over its lines."""
+        """Return bytes. scikit-learn treats objects with ``read`` as open files and iterates over their lines."""
         return self._stream.read(size)
 
     def __iter__(self) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Ragged lists: rows grouped by query, and a data set whose samples are queries; where batches of ranking come from."""
+"""Ragged lists: rows grouped by query, and a data set whose samples are queries."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class QueryBatch:
-    """Some queries, their documents one after the other.
+    """A batch of queries with concatenated documents.
 
     Attributes:
-        lengths: documents per query; the first tensor, so that a batch's size, and every counter, is in queries.
+        lengths: documents per query; the first tensor, so that batch sizes and counters are in queries.
         features: one row per document.
         labels: one row per document, one column per label.
 
@@ -37,18 +37,18 @@ class QueryBatch:
 
 
 class Queries:
-    """Which rows belong to which query, whatever their order.
+    """Grouping of rows by query, in any order.
 
-    Queries are numbered by first appearance, and the documents of a query keep the order of their rows. A query exists
-    through its rows, so it has at least one.
+    Queries are numbered by first appearance, and the documents of a query keep the order of their rows. Every query has
+    at least one row.
 
     Args:
         qid: one id per row: numbers or strings, neither sorted nor contiguous.
 
     Attributes:
-        ids: the id of each query.
-        lengths: its number of rows.
-        query: the number of each row's query.
+        ids: id of each query.
+        lengths: number of rows of each query.
+        query: query number of each row.
 
     >>> queries = Queries(["b", "a", "b"])
     >>> queries.ids.tolist(), queries.lengths.tolist(), queries.rows([1, 0]).tolist()
@@ -73,7 +73,7 @@ class Queries:
         return len(self.ids)
 
     def rows(self, queries: Sequence[int] | IntArray) -> IntArray:
-        """Return the rows of some queries, one query after the other."""
+        """Return the rows of some queries, query by query."""
         chosen = np.asarray(queries, dtype=np.int64)
         lengths = self.lengths[chosen]
         shift = self.starts[chosen] - (np.cumsum(lengths) - lengths)
@@ -82,16 +82,16 @@ class Queries:
 
 
 class QueryDataset:
-    """Queries as samples, for ``fit``, ``AdaptiveBatch`` or a ``DataLoader``, always with ``collate_fn=collate``.
+    """Data set of queries for ``fit``, ``AdaptiveBatch`` or a ``DataLoader``, always with ``collate_fn=collate``.
 
-    The matrix of features is kept as it is given, never copied, sorted or padded: a batch gathers the rows of its
-    queries in one indexing operation, and only these become dense float32.
+    The feature matrix is not copied, sorted or padded: a batch gathers the rows of its queries in one indexing
+    operation, and only these are converted to dense float32.
 
     Args:
         features: rows x features, a numpy array or a scipy CSR matrix.
         labels: rows, or rows x labels, at least 0.
         qid: one query id per row, in any order.
-        transform: what is done to a block of rows before it becomes a tensor, such as a fitted ``Scaler``.
+        transform: function applied to a block of rows before conversion to a tensor, such as a fitted ``Scaler``.
 
     >>> import numpy as np
     >>> from stimulus_moo import fit
@@ -120,13 +120,13 @@ class QueryDataset:
         self.chosen: IntArray = np.arange(len(self.queries))
 
     def subset(self, queries: Sequence[int] | IntArray) -> QueryDataset:
-        """Return the data set of some of the queries, which shares all arrays with this one."""
+        """Return a data set of some of the queries; it shares all arrays with this one."""
         part = object.__new__(QueryDataset)
         vars(part).update(vars(self), chosen=self.chosen[np.asarray(queries, dtype=np.int64)])
         return part
 
     def rows(self) -> IntArray:
-        """Return the rows of all its queries, one query after the other."""
+        """Return the rows of all queries, query by query."""
         return self.queries.rows(self.chosen)
 
     def __len__(self) -> int:
@@ -156,5 +156,5 @@ class QueryDataset:
 
     @staticmethod
     def collate(batch: Any) -> Any:
-        """Return the batch as it is: ``__getitems__`` has gathered it already."""
+        """Return the batch unchanged; ``__getitems__`` has already gathered it."""
         return batch

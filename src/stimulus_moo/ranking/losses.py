@@ -1,4 +1,4 @@
-r"""Ranking losses over ragged lists: from one score per document and K labels to K losses; the end of the objective.
+r"""Ranking losses over ragged lists: K mean losses from one score per document and K labels.
 
 Every loss is called ``loss(scores, labels, lengths)`` and returns K means over the queries of the batch, one per label:
 
@@ -6,11 +6,11 @@ Every loss is called ``loss(scores, labels, lengths)`` and returns K means over 
 
     f_s = (1/n) sum_j f_sj,    j a query, s a label
 
-A query that tells nothing about a label (no document, one document, all grades equal) has f_sj = 0 and gradient 0, and
-still counts in n, so that the mean over a batch of queries is an unbiased estimate of the mean over all.
+A query without information about a label (no document, one document, all grades equal) has f_sj = 0 and gradient 0. It
+still counts in n, so that the mean over a batch is an unbiased estimate of the mean over all queries.
 
-Each loss comes with its derivative in closed form, computed once for all labels in the forward pass: the K backward
-passes of a multi-gradient then cost one product each. First derivatives only.
+The forward pass computes the derivatives of all labels in closed form, so that each of the K backward passes of a
+multi-gradient costs one product. Only first derivatives are available.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import torch
 from torch import Tensor
 
 from stimulus_moo import InvalidBatch, InvalidLosses
-from stimulus_moo.ranking.checks import integer
+from stimulus_moo.options import positive_integer
 from stimulus_moo.ranking.pairs import logistic_pairs, soft_rank_slopes, soft_ranks
 from stimulus_moo.ranking.segments import Segments, discounts
 
-#: From scores [rows], labels [rows, K] and lengths [queries] to K mean losses.
+#: Function from scores [rows], labels [rows, K] and lengths [queries] to K mean losses.
 RankingLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def softmax_loss(scores: Tensor, labels: Tensor, lengths: Tensor) -> Tensor:
-    r"""Return the softmax cross-entropy, with the labels' shares of their sum as the target.
+    r"""Return the softmax cross-entropy; the target is the labels divided by their sum.
 
     .. code-block:: text
 
@@ -56,8 +56,8 @@ def listnet_loss(scores: Tensor, labels: Tensor, lengths: Tensor) -> Tensor:
 
         f_sj = - sum_i q_i log p_i,    q = softmax of the labels, p = softmax of the scores, both in the list
 
-    Convex in the scores, and the loss to start with. Departure: lists whose grades are all equal are left at 0 instead
-    of being pulled to equal scores.
+    Convex in the scores; the recommended first choice. Difference from the paper: lists with equal grades have loss 0
+    instead of favouring equal scores.
 
     >>> import torch
     >>> listnet_loss(torch.tensor([1.0, 0.0]), torch.tensor([[1.0], [0.0]]), torch.tensor([2]))
@@ -87,7 +87,7 @@ def ranknet_loss(scores: Tensor, labels: Tensor, lengths: Tensor) -> Tensor:
 
 
 def approx_ndcg_loss(scores: Tensor, labels: Tensor, lengths: Tensor, temperature: float = 0.1) -> Tensor:
-    r"""Return 1 - NDCG with every rank replaced by a smooth one (Qin et al. 2010).
+    r"""Return 1 - NDCG with smooth approximations of the ranks (Qin et al. 2010).
 
     .. code-block:: text
 
@@ -121,20 +121,21 @@ def lambda_loss(scores: Tensor, labels: Tensor, lengths: Tensor, k: int = 10) ->
         rho(d) = D(d) - D(d + 1),    D(r) = 1 / log2(1 + r) for r <= k, else 0
 
     With the step function in place of the logarithm, and up to a term without the margins, this sum is 1 - NDCG@k:
-    1 - D(rank_i) is the sum of rho over the documents above i. The cut of D at k is ours; with k = inf it is the
-    published loss. Ranks are those of the current scores (ties in the order of the rows) and held constant in the
-    derivative, so the loss jumps where two scores cross: variance reduction, which relies on smoothness, helps less.
+    1 - D(rank_i) is the sum of rho over the documents above i. The cutoff of D at k is our addition; k = inf gives
+    the published loss. Ranks are those of the current scores (ties in the order of the rows) and constant in the
+    derivative, so the loss is discontinuous where two scores cross: variance reduction, which relies on smoothness,
+    helps less.
 
     Args:
         scores, labels, lengths: as for every loss.
-        k: the cut of NDCG.
+        k: cutoff of NDCG.
 
     >>> import torch
     >>> lambda_loss(torch.zeros(2), torch.tensor([[0.0], [1.0]]), torch.tensor([2]), k=1)
     tensor([1.])
     """
     scores_, labels, segments = _open(scores, labels, lengths)
-    k = integer("k", k, 1)
+    k = positive_integer("k", k)
     gains, ideal = segments.gains(labels, k)
     ranks = segments.ranks(scores_)
     longest = int(lengths.max()) if len(lengths) else 0
@@ -147,7 +148,7 @@ def lambda_loss(scores: Tensor, labels: Tensor, lengths: Tensor, k: int = 10) ->
     return _mean(scores, segments.sums(values), slopes, ideal, segments)
 
 
-#: Every loss by the name ``MultiLabelRanker`` knows it by.
+#: Every loss by its name in ``MultiLabelRanker``.
 LOSSES: dict[str, RankingLoss] = {
     "softmax": softmax_loss,
     "listnet": listnet_loss,
@@ -158,7 +159,7 @@ LOSSES: dict[str, RankingLoss] = {
 
 
 class _ClosedForm(torch.autograd.Function):
-    """Values whose derivative with respect to the scores is known already."""
+    """Autograd function whose derivative with respect to the scores is precomputed."""
 
     @staticmethod
     def forward(scores: Tensor, values: Tensor, slopes: Tensor) -> Tensor:
@@ -178,7 +179,7 @@ class _ClosedForm(torch.autograd.Function):
 
 
 class _FirstOnly(torch.autograd.Function):
-    """A derivative that cannot be differentiated again: better an error than a term that is missing in silence."""
+    """First derivative that raises when differentiated again, instead of silently omitting a term."""
 
     generate_vmap_rule = True
 
@@ -192,11 +193,11 @@ class _FirstOnly(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> Any:
-        raise InvalidLosses("a ranking loss has first derivatives only; found a second one asked for")
+        raise InvalidLosses("a ranking loss has first derivatives only; found a request for a second derivative")
 
 
 def _open(scores: Tensor, labels: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Segments]:
-    """Return scores to compute with (detached, at least float32), labels alike and the lists."""
+    """Return detached scores of at least float32, labels of the same type, and the lists."""
     rows = len(scores)
     if scores.dim() != 1 or labels.dim() != 2 or len(labels) != rows or lengths.dim() != 1 or len(lengths) == 0:
         raise InvalidBatch(
@@ -216,7 +217,7 @@ def _cross_entropy(scores: Tensor, scores_: Tensor, target: Tensor, labels: Tens
 
 
 def _mean(scores: Tensor, values: Tensor, slopes: Tensor, scale: Tensor, segments: Segments) -> Tensor:
-    """Return the means over queries of values / scale, nothing where the scale is 0, with their derivatives."""
+    """Return the means over queries of values / scale, 0 if the scale is 0, with their derivatives."""
     means = _over(values, scale).sum(0) / segments.count
     slopes = _over(slopes, scale[segments.list]) / segments.count
     result: Tensor = _ClosedForm.apply(scores, means, slopes)  # type: ignore[no-untyped-call]

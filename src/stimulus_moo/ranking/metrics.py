@@ -1,8 +1,9 @@
 """Ranking metrics over ragged lists, one number per label: NDCG, mean average precision, mean reciprocal rank.
 
-All take one score per row and the rows in any order. A query without a relevant document (label > 0) is left out of the
-mean of that label: ``counted_queries`` says how many are in it, and ``per_query=True`` has NaN there. Queries come in
-the order of their first row. No metric depends on the order of rows with equal scores.
+All metrics take one score per row, with the rows in any order. A query without a relevant document (label > 0) is
+excluded from the mean of that label: ``counted_queries`` returns the number of included queries, and
+``per_query=True`` returns NaN for the others. Queries are in the order of their first row. No metric depends on the
+order of rows with equal scores.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
 from stimulus_moo import InvalidOption
-from stimulus_moo.ranking.checks import checked_labels, checked_qid, checked_scores, integer
+from stimulus_moo.options import positive_integer
+from stimulus_moo.ranking.checks import checked_labels, checked_qid, checked_scores
 from stimulus_moo.ranking.lists import Queries
 
 FloatArray = NDArray[np.float64]
@@ -41,9 +43,9 @@ def ndcg(
         y_true: rows, or rows x K labels, at least 0.
         y_score: one score per row.
         qid: one query id per row, in any order.
-        k: the cut; None for whole lists.
+        k: cutoff; None for whole lists.
         gain: ``"exponential"``, 2^y - 1, or ``"linear"``, y.
-        per_query: return every query's value, NaN where it has no relevant document.
+        per_query: return the value of every query, NaN for one without a relevant document.
 
     Returns:
         The mean as a float, or K means for rows x K labels; NaN if no query has a relevant document.
@@ -56,10 +58,10 @@ def ndcg(
     """
     if gain not in ("exponential", "linear"):
         raise InvalidOption(f"gain must be 'exponential' or 'linear', found {gain!r}")
-    k = None if k is None else integer("k", k, 1)
+    k = None if k is None else positive_integer("k", k)
     ranking = _Ranking(y_true, y_score, qid)
     labels, starts = ranking.labels, ranking.starts
-    best = np.maximum.reduceat(labels, starts)  # per query; gains are scaled by the best one, against overflow
+    best = np.maximum.reduceat(labels, starts)  # per query; gains are divided by the largest one to avoid overflow
     top = best[ranking.query]
     if gain == "exponential":
         gains = -np.exp2(labels - top) * np.expm1(-labels * np.log(2.0))
@@ -75,10 +77,10 @@ def ndcg(
 
 
 def mean_average_precision(y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike, per_query: bool = False) -> Any:
-    """Return the mean over queries of the average precision; relevant is a label > 0.
+    """Return the mean over queries of the average precision; a label > 0 is relevant.
 
-    A query's value equals ``sklearn.metrics.average_precision_score``: documents of equal score enter together, and the
-    precision is the one after all of them.
+    The value of a query equals ``sklearn.metrics.average_precision_score``: documents with equal scores are added
+    together before the precision is computed.
 
     Args:
         y_true, y_score, qid, per_query: as for ``ndcg``.
@@ -97,7 +99,7 @@ def mean_average_precision(y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike
 def mrr(y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike, per_query: bool = False) -> Any:
     """Return the mean reciprocal rank of the first relevant document, a label > 0.
 
-    Where it shares its score with others, this is the expectation over all orders of the tied documents.
+    For tied scores, it is the expectation over all orders of the tied documents.
 
     Args:
         y_true, y_score, qid, per_query: as for ``ndcg``.
@@ -113,7 +115,7 @@ def mrr(y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike, per_query: bool =
     size = (ranking.tie_last - ranking.tie_first + 1.0)[ranking.tie][:, None]
     place = (np.arange(len(ranking.tie)) - ranking.tie_first[ranking.tie] + 1.0)[:, None]
     possible = first & (place <= size - in_tie + 1)
-    # the first of r relevant among n in random order is at place t with probability C(n - t, r - 1) / C(n, r)
+    # the first of r relevant among n in random order has position t with probability C(n - t, r - 1) / C(n, r)
     safe = [np.where(possible, value, 1.0) for value in (size - place, in_tie - 1, size, in_tie)]
     log_odds = _log_choose(*np.where(possible, safe[:2], 0.0)) - _log_choose(*safe[2:])
     odds = np.where(possible, np.exp(log_odds), 0.0)
@@ -121,7 +123,7 @@ def mrr(y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike, per_query: bool =
 
 
 def counted_queries(y_true: ArrayLike, qid: ArrayLike) -> Any:
-    """Return how many queries have a relevant document, those a metric's mean is over: an int, or K of them.
+    """Return the number of queries with a relevant document, as an int, or K numbers for K labels.
 
     >>> counted_queries([[1, 0], [0, 0], [2, 3]], [1, 1, 2])
     array([2, 1])
@@ -133,7 +135,7 @@ def counted_queries(y_true: ArrayLike, qid: ArrayLike) -> Any:
 
 
 class _Ranking:
-    """Rows sorted by query and falling score, with their ranks and ties."""
+    """Rows sorted by query and descending score, with ranks and ties."""
 
     def __init__(self, y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike) -> None:
         self.flat = np.ndim(y_true) == 1
@@ -141,12 +143,12 @@ class _Ranking:
         scores = checked_scores(y_score, len(labels))
         queries = Queries(checked_qid(qid, len(labels)))
         order = np.lexsort((-scores, queries.query))
-        self.starts = queries.starts  # sorted by query, the lists start where grouped ones do
+        self.starts = queries.starts  # the lists start at the same rows as when grouped by query
         self.labels, scores, self.query = labels[order], scores[order], queries.query[order]
         self.rank = np.arange(len(order)) - self.starts[self.query]  # from 0
         new = np.ones(len(order), dtype=bool)
         new[1:] = (scores[1:] != scores[:-1]) | (self.query[1:] != self.query[:-1])
-        self.tie = np.cumsum(new) - 1  # the tie each row is in
+        self.tie = np.cumsum(new) - 1  # tie of each row
         self.tie_first = np.flatnonzero(new)
         self.tie_last = np.append(self.tie_first[1:], len(order)) - 1
 
@@ -157,7 +159,7 @@ class _Ranking:
         return averaged
 
     def running(self, values: FloatArray) -> FloatArray:
-        """Return the sums over the ranks so far in each list."""
+        """Return cumulative sums over the ranks of each list."""
         sums = np.cumsum(values, axis=0)
         before = sums[self.starts] - values[self.starts]
         running: FloatArray = sums - before[self.query]

@@ -1,4 +1,4 @@
-"""Sums over the pairs of documents in each list, block by block: memory does not grow with the length of a list."""
+"""Sums over pairs of documents in each list, computed in blocks to bound the memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from stimulus_moo.ranking.segments import Segments
 
-_PAIRS = 1 << 20  # pairs at once
+_PAIRS = 1 << 20  # pairs per block
 
 
 def blocks(segments: Segments) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield runs of rows i, the rows j of the lists they are in (padded) and which j are real."""
+    """Yield blocks of rows i, the padded rows j of their lists, and the mask of valid j."""
     rows = len(segments.list)
     if rows == 0:
         return
@@ -33,7 +33,7 @@ def logistic_pairs(
     gap: Callable[[Tensor], Tensor],
     factor: Callable[[slice, Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Weigh the logistic loss of every pair in the wrong order.
+    """Return weighted sums of the logistic loss over pairs.
 
     .. code-block:: text
 
@@ -64,7 +64,7 @@ def soft_ranks(scores: Tensor, segments: Segments, temperature: float) -> Tensor
 
 
 def soft_rank_slopes(scores: Tensor, slopes: Tensor, segments: Segments, temperature: float) -> Tensor:
-    """Carry derivatives with respect to soft ranks, per row and label, over to the scores."""
+    """Convert derivatives with respect to soft ranks, per row and label, to derivatives with respect to scores."""
     found = torch.empty_like(slopes)
     for block, partners, real in blocks(segments):
         share = ((scores[partners] - scores[block, None]) / temperature).sigmoid()

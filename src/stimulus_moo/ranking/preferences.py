@@ -1,4 +1,4 @@
-"""What a user wants from several labels, as weightings: preferences between them, and floors that must be kept."""
+"""Weightings for preferences between labels, and for minimum values of their metrics."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from stimulus_moo import Fixed, InvalidOption, MinNorm, ProjectedDescent, Smoothed, Weighting, min_norm_weights
-from stimulus_moo.ranking.checks import integer
+from stimulus_moo.ranking.checks import index
 
-_MINIMUM = 0.5  # the share of the fastest common repair that violated labels are granted at least
+_MINIMUM = 0.5  # minimum descent rate of violated labels, relative to their steepest common descent
 
 
 class EpsilonConstraint(Weighting):
-    r"""Another weighting's weights, turned as far as necessary to repair the labels that are below their floors.
+    r"""Weighting that modifies another one as little as necessary to improve labels below their floors.
 
     .. code-block:: text
 
@@ -24,18 +24,18 @@ class EpsilonConstraint(Weighting):
         lambda_V   the min-norm weights of the rows in V, and v = ||U^T lambda_V||^2
         lambda     (1 - tau) lambda_0 + tau lambda_V,    tau the least in [0, 1] with  <u^s, d> >= v / 2  for s in V
 
-    So d = U^T lambda is a descent direction for the loss of every violated label, at least half as steep as the
-    steepest one they have in common, and it is lambda_0's own direction where that is steep enough or nothing is
-    violated. Where the violated labels have no common descent direction left (v = 0) the floors cannot be met
-    together, and the weights hold them where they are. This is the switching rule of constrained optimisation
-    (Polyak 1967), with the least switch that repairs.
+    Then d = U^T lambda is a descent direction for the loss of every violated label, at least half as steep as their
+    steepest common descent direction. It is the direction of lambda_0 if that is steep enough or no label is violated.
+    If the violated labels have no common descent direction (v = 0), the floors cannot be met together, and the weights
+    keep these labels where they are. This is the switching rule of constrained optimisation (Polyak 1967), with the
+    smallest sufficient change.
 
-    The metric need not be the loss: call ``measure`` with fresh values from time to time, such as the validation NDCG
-    after every epoch. Between two measurements the set V stays.
+    The metric may differ from the loss: call ``measure`` regularly with new values, such as the validation NDCG after
+    every epoch. V does not change between two measurements.
 
     Args:
-        floors: the least value of the metric, by label, counted from 0. More is better.
-        weighting: gives lambda_0.
+        floors: minimum value of the metric by label, counted from 0. Higher is better.
+        weighting: weighting that returns lambda_0.
 
     >>> import torch
     >>> constraint = EpsilonConstraint({0: 0.7}, Fixed([0.1, 0.9]))
@@ -51,19 +51,19 @@ class EpsilonConstraint(Weighting):
     state_names = ("violated", "weighting")
 
     def __init__(self, floors: Mapping[int, float], weighting: Weighting | None = None) -> None:
-        self.floors = {integer("a label of floors", label, 0): float(floor) for label, floor in floors.items()}
+        self.floors = {index("a label of floors", label): float(floor) for label, floor in floors.items()}
         self.weighting = MinNorm() if weighting is None else weighting
         if not isinstance(self.weighting, Weighting):
             raise InvalidOption(f"weighting must be a Weighting, whose state can be kept, found {weighting!r}")
-        #: the labels below their floors when last measured
+        #: Labels below their floors at the last measurement.
         self.violated: list[int] = []
 
     def measure(self, metrics: Sequence[float]) -> None:
-        """Take note of fresh values, one per label."""
+        """Store new values of the metric, one per label."""
         self.violated = [label for label, floor in self.floors.items() if not float(metrics[label]) >= floor]
 
     def __call__(self, gramian: Tensor) -> Tensor:
-        """Return the other weighting's weights, turned where something is violated."""
+        """Return the weights of the other weighting, modified if a label is violated."""
         weights = self.weighting(gramian)
         if not self.violated:
             return weights
@@ -80,13 +80,13 @@ class EpsilonConstraint(Weighting):
 
 
 def preferred_weighting(method: str, preference: Sequence[float] | None, labels: int) -> Weighting:
-    """Return the weighting of a method, with a preference if there is one.
+    """Return the weighting of a method, with a preference if given.
 
-    Min-norm methods decrease label s in proportion to ``preference[s]``, where it is active; scalarisation weighs the
-    losses by it.
+    Min-norm methods decrease the loss of an active label s in proportion to ``preference[s]``; scalarisation weights
+    the losses by it.
 
     Raises:
-        InvalidOption: the preference is not one positive number per label, or the method knows none.
+        InvalidOption: the preference is not one positive number per label, or the method does not support one.
 
     >>> preferred_weighting("scalarisation", [1, 3], labels=2).weights.tolist()
     [0.25, 0.75]
@@ -97,7 +97,7 @@ def preferred_weighting(method: str, preference: Sequence[float] | None, labels:
     if method.startswith("moco"):
         if shares is not None:
             raise InvalidOption(
-                f"method {method!r} finds its weights by itself and takes no preference; use a min-norm or "
+                f"method {method!r} computes its own weights and does not support a preference; use a min-norm or "
                 "scalarisation method, or leave preference=None"
             )
         return ProjectedDescent(gamma=0.1)

@@ -1,4 +1,4 @@
-"""``MultiLabelRanker``: multi-label learning to rank in scikit-learn's interface."""
+"""``MultiLabelRanker``: multi-label learning to rank with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from stimulus_moo import InvalidOption
-from stimulus_moo.ranking.checks import checked_labels, fraction, integer
+from stimulus_moo.options import positive_integer
+from stimulus_moo.ranking.checks import checked_labels, fraction, index
 from stimulus_moo.ranking.errors import InvalidRankingData
 from stimulus_moo.ranking.lists import QueryDataset
 from stimulus_moo.ranking.losses import LOSSES, RankingLoss
@@ -23,56 +24,57 @@ from stimulus_moo.ranking.scaler import Scaler
 from stimulus_moo.ranking.training import Plan, single_label_floors, train, warn_of_missed_floors
 from stimulus_moo.ranking.validation import scores_of
 
-_ENTRIES = 1 << 23  # of a block of features that predict looks at
+_ENTRIES = 1 << 23  # entries per block of features in predict
 
 
 class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
-    """Rank documents by one score that serves several labels at once.
+    """Rank documents by one score, trained on several labels at once.
 
-    One loss per label, one scorer for all: the labels are the objectives of a multi-gradient method, and the samples of
-    its finite sum are queries. Features are standardised inside (sparse ones by their deviation only).
+    There is one loss per label and one scorer for all: the labels are the objectives of a multi-gradient method, and
+    the samples are queries. Features are standardised internally (sparse ones only scaled).
 
     Args:
         loss: ``"listnet"``, ``"softmax"``, ``"ranknet"``, ``"approx-ndcg"``, ``"lambdaloss"``, or a function
             ``loss(scores, labels, lengths)`` that returns one mean loss per label.
         hidden: widths of the hidden layers of a tanh perceptron; none for a linear scorer.
-        method: a name of ``stimulus_moo.METHODS``.
-        lr: the step size. None: 1 / (2 L), where L is the largest eigenvalue of the standardised features' mean
-            covariance within a list, measured on the training data: the smoothness constant of the softmax losses for a
-            linear scorer at 0, and the step the theory of the STIMULUS methods asks for. Deep scorers and
-            ``approx-ndcg`` have no such constant: it is a start there. 0.01 for Adam.
-        momentum: of the heavy-ball methods.
-        batch_size: queries per step; None: the root of their number.
-        period: steps from anchor to anchor; None: the root of the number of queries.
-        epochs: passes over the training queries by the steps' own batches; anchors come on top.
-        max_gradients: stop once so many per-query multi-gradients have been evaluated, anchors included.
+        method: a name in ``stimulus_moo.METHODS``.
+        lr: step size. None: 1 / (2 L), where L is the largest eigenvalue of the mean covariance of the standardised
+            features within a list, computed from the training data. L is the smoothness constant of the softmax losses
+            for a linear scorer at 0, and 1 / (2 L) is the step size in the theory of the STIMULUS methods. For deep
+            scorers and ``approx-ndcg`` it is only a starting point. Adam uses 0.01.
+        momentum: momentum of the heavy-ball methods.
+        batch_size: queries per step; None for the square root of their number.
+        period: steps between two anchors; None for the square root of the number of queries.
+        epochs: passes over the training queries by mini-batches; anchors are additional.
+        max_gradients: stop after this number of per-query multi-gradients, including anchors.
         preference: one positive number per label. Min-norm methods decrease the labels' losses in proportion to it
-            where they conflict; scalarisation weighs the losses by it. None treats all alike.
-        bounds: ``{label: share}``: the label must not lose more than this share of the validation NDCG that a model
-            trained on it alone reaches. One such model is trained per bounded label; then ``EpsilonConstraint`` turns
-            the weights whenever the validation NDCG, measured after every epoch, is below its floor. The model kept is
-            the best measured one that keeps all floors; if there is none you get a warning and the nearest.
-        early_stopping: a label, whose validation NDCG is watched, or ``"hypervolume"``, the product of all labels'
-            NDCG; the best model measured is kept. None: train to the end and keep the last iterate.
-        patience: epochs without a better one until it stops.
-        validation_fraction: the share of queries held out, where early stopping or bounds ask for it.
-        k: the cut of NDCG in validation and ``score``.
-        random_state: an int, a ``numpy.random.RandomState``, or None for fresh entropy; global random states are
+            where they conflict; scalarisation weights the losses by it. None treats all labels equally.
+        bounds: ``{label: share}``: maximum relative loss of validation NDCG, compared with a model trained on this
+            label alone. One such model is trained per bounded label and determines the floor of the label.
+            ``EpsilonConstraint`` modifies the weights whenever the validation NDCG, measured after every epoch, is
+            below its floor. The best measured model that meets all floors is kept; if there is none, the closest one,
+            with a warning.
+        early_stopping: a label, to monitor its validation NDCG, or ``"hypervolume"``, the product of the NDCG of all
+            labels; the best measured model is kept. None trains to the end and keeps the last iterate.
+        patience: epochs without improvement before training stops.
+        validation_fraction: fraction of queries held out for early stopping or bounds.
+        k: cutoff of NDCG in validation and ``score``.
+        random_state: an int, a ``numpy.random.RandomState``, or None for a random seed; global random states are
             neither used nor changed.
         verbose: show a progress bar.
 
     Attributes:
         scorer_: the torch module, on scaled features.
         scaler_: the fitted ``Scaler``.
-        history_: one record per step, as of ``stimulus_moo.fit``.
+        history_: one record per step, as in ``stimulus_moo.fit``.
         validation_: one record per measurement: step, samples, gradients, ndcg per label, floors_kept.
-        best_: the record of the model kept; empty without validation.
-        floors_: the least validation NDCG by bounded label.
-        samples_, gradients_: queries drawn, and per-query multi-gradient evaluations, of the run itself.
-        losses_, stationarity_: mean losses and Pareto stationarity of the model kept, over the training queries.
-        lr_: the step size used.
-        stopped_: why training ended, as of ``stimulus_moo.fit``.
-        n_labels_, n_features_in_, feature_names_in_: of the training data.
+        best_: record of the final model; empty without validation.
+        floors_: minimum validation NDCG by bounded label.
+        samples_, gradients_: queries drawn, and per-query multi-gradient evaluations.
+        losses_, stationarity_: mean losses and Pareto stationarity of the final model over the training queries.
+        lr_: the step size.
+        stopped_: reason why training ended, as in ``stimulus_moo.fit``.
+        n_labels_, n_features_in_, feature_names_in_: number of labels, and features of the training data.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -124,16 +126,16 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def fit(self, X: Any, y: ArrayLike, qid: ArrayLike | None = None) -> MultiLabelRanker:
-        """Train on documents with labels. Whatever is raised, an earlier fit is kept.
+        """Train on documents with labels. If an exception is raised, an earlier fit is kept.
 
         Args:
             X: rows x features, an array or a scipy CSR matrix.
             y: rows, or rows x K labels, at least 0; 0 is not relevant.
-            qid: the query id of each row, in any order. None: all rows are *one* list.
+            qid: query id of each row, in any order. None treats all rows as *one* list.
 
         Raises:
-            InvalidOption: a parameter cannot work.
-            InvalidRankingData: X, y or qid cannot be used as given.
+            InvalidOption: a parameter is invalid.
+            InvalidRankingData: X, y or qid is invalid.
         """
         before = dict(self.__dict__)
         try:
@@ -144,7 +146,7 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return one score per row; rows of a list are to be sorted by falling score."""
+        """Return one score per row. Sort the rows of a list by descending score."""
         check_is_fitted(self)
         X = self._matrix(X, reset=False)
         step = max(1, _ENTRIES // X.shape[1])
@@ -152,7 +154,7 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         return scores_of(self.scorer_, map(torch.from_numpy, blocks))
 
     def score(self, X: Any, y: ArrayLike, qid: ArrayLike | None = None) -> float:
-        """Return NDCG@k, the mean over the labels, those without a relevant document left out."""
+        """Return the mean NDCG@k over the labels that have a relevant document."""
         labels = checked_labels(y, name="y")
         scores = self.predict(X)
         found = ndcg(labels, scores, np.zeros(len(scores)) if qid is None else qid, k=self.k)
@@ -214,18 +216,18 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
             raise InvalidOption(f"random_state must be an int, a RandomState or None, {error}") from error
         return Plan(
             loss=self.loss if callable(self.loss) else LOSSES[self.loss],
-            hidden=[integer(f"hidden[{i}]", width, 1) for i, width in enumerate(self.hidden)],
+            hidden=[positive_integer(f"hidden[{i}]", width) for i, width in enumerate(self.hidden)],
             method=str(self.method).lower(),
             lr=self.lr,
             momentum=self.momentum,
-            batch_size=None if self.batch_size is None else integer("batch_size", self.batch_size, 1),
+            batch_size=None if self.batch_size is None else positive_integer("batch_size", self.batch_size),
             period=self.period,
-            epochs=integer("epochs", self.epochs, 1),
+            epochs=positive_integer("epochs", self.epochs),
             max_gradients=self.max_gradients,
             preference=self.preference,
-            k=integer("k", self.k, 1),
+            k=positive_integer("k", self.k),
             criterion=None if stop is None or isinstance(stop, str) else int(stop),
-            patience=None if stop is None else integer("patience", self.patience, 1),
+            patience=None if stop is None else positive_integer("patience", self.patience),
             progress=bool(self.verbose),
             seed=int(source.randint(2**31 - 1)),
         )
@@ -233,7 +235,7 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
     def _bounds(self, labels: int) -> dict[int, float]:
         found = {}
         for label, share in (self.bounds or {}).items():
-            if integer("a label of bounds", label, 0) >= labels:
+            if index("a label of bounds", label) >= labels:
                 raise InvalidOption(f"bounds must name labels from 0 to {labels - 1}, found {label!r}")
             found[int(label)] = fraction(f"bounds[{label}]", share)
         return found

@@ -1,4 +1,4 @@
-"""A fitted ranker as one JSON file: nothing in it is ever executed, and every number is checked when it is read."""
+"""Saving of fitted rankers as JSON. Loading executes no code and validates every number."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from stimulus_moo import InvalidOption, StimulusError
+from stimulus_moo.options import positive_integer
 from stimulus_moo.ranking.binning import FeatureLabels
-from stimulus_moo.ranking.checks import integer
 from stimulus_moo.ranking.errors import InvalidModelFile
 from stimulus_moo.ranking.ranker import MultiLabelRanker
 from stimulus_moo.ranking.scaler import Scaler
@@ -31,11 +31,11 @@ _RUN = ("samples_", "gradients_", "losses_", "stationarity_", "lr_", "stopped_",
 
 @dataclass(frozen=True)
 class SavedRanker:
-    """What a file holds.
+    """Content of a file.
 
     Attributes:
-        ranker: fitted; without ``history_`` and ``validation_``, which are not kept.
-        rule: how features of a file become labels and leave the inputs; None where they do not.
+        ranker: fitted ranker, without ``history_`` and ``validation_``, which are not saved.
+        rule: conversion of features to labels, or None.
 
     >>> SavedRanker(MultiLabelRanker()).rule is None
     True
@@ -46,15 +46,15 @@ class SavedRanker:
 
 
 def save_ranker(ranker: MultiLabelRanker, path: str | PathLike[str], rule: FeatureLabels | None = None) -> None:
-    """Write a fitted ranker to a file, whole or not at all; a file that is there already is replaced.
+    """Write a fitted ranker to a file atomically; an existing file is replaced.
 
     Args:
-        ranker: fitted.
-        path: the file; it is JSON, whatever its name.
-        rule: kept beside the ranker, for files whose features become labels.
+        ranker: fitted ranker.
+        path: the file; its format is JSON for any name.
+        rule: conversion of features to labels, saved with the ranker.
 
     Raises:
-        InvalidOption: a parameter of the ranker is no plain value, such as a loss of your own.
+        InvalidOption: a parameter of the ranker is not a plain value, for example a custom loss function.
 
     >>> import pathlib, tempfile
     >>> rng = np.random.default_rng(0)
@@ -85,10 +85,10 @@ def save_ranker(ranker: MultiLabelRanker, path: str | PathLike[str], rule: Featu
 
 
 def load_ranker(path: str | PathLike[str]) -> SavedRanker:
-    """Read what ``save_ranker`` wrote.
+    """Read a file written by ``save_ranker``.
 
     Raises:
-        InvalidModelFile: the file is missing, foreign, truncated or damaged, or of a version that is not known.
+        InvalidModelFile: the file is missing, not a saved ranker, damaged, or has an unknown version.
     """
     path = Path(path)
     content = _read(path)
@@ -96,7 +96,7 @@ def load_ranker(path: str | PathLike[str]) -> SavedRanker:
         return SavedRanker(_ranker(content), None if content["rule"] is None else _rule(content["rule"]))
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, StimulusError) as error:
         found = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise InvalidModelFile(f"{path}: expected a whole saved ranker, found {found}; fit it again") from error
+        raise InvalidModelFile(f"{path}: expected a complete saved ranker, found {found}; fit it again") from error
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -105,11 +105,13 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InvalidModelFile(f"{path}: expected a saved ranker, found {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise InvalidModelFile(f"{path}: expected a saved ranker, found a file that is not even text") from error
+        raise InvalidModelFile(f"{path}: expected a saved ranker, found a file that is not text") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidModelFile(f"{path}: expected a saved ranker, found other text or half a file ({error})") from error
+        raise InvalidModelFile(
+            f"{path}: expected a saved ranker, found other text or a truncated file ({error})"
+        ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InvalidModelFile(f"{path}: expected a saved ranker, found JSON of something else")
+        raise InvalidModelFile(f"{path}: expected a saved ranker, found other JSON")
     if content.get("version") != VERSION:
         raise InvalidModelFile(
             f"{path}: expected version {VERSION} of saved rankers, found {content.get('version')!r}; read it with the "
@@ -120,8 +122,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _ranker(content: Mapping[str, Any]) -> MultiLabelRanker:
     ranker = MultiLabelRanker(**{name: _restored(value) for name, value in content["parameters"].items()})
-    features, labels = integer("features", content["features"], 1), integer("labels", content["labels"], 1)
-    widths = [features, *(integer("hidden", width, 1) for width in ranker.hidden), 1]
+    features = positive_integer("features", content["features"])
+    labels = positive_integer("labels", content["labels"])
+    widths = [features, *(positive_integer("hidden", width) for width in ranker.hidden), 1]
     shapes: dict[str, tuple[int, ...]] = {}
     for i, (inputs, outputs) in enumerate(pairwise(widths)):
         shapes[f"layers.{2 * i}.weight"] = (outputs, inputs)
@@ -172,7 +175,7 @@ def _list(values: NDArray[np.float64] | None) -> list[float] | None:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a value as JSON can hold it, a mapping by numbers as pairs."""
+    """Convert a value to JSON types; a mapping with non-string keys becomes a list of pairs."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Mapping):
@@ -182,7 +185,7 @@ def _plain(name: str, value: Any) -> Any:
         return [_plain(name, item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise InvalidOption(f"{name} must be a plain value to be saved, found {value!r}; use pickle, or set another")
+    raise InvalidOption(f"{name} must be a plain value to be saved, found {value!r}; use pickle, or another value")
 
 
 def _restored(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Feature scaling in one pass over the rows, applied block by block: no second matrix of features ever exists."""
+"""Feature scaling, computed in one pass and applied per block, without a copy of the feature matrix."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sklearn.preprocessing import StandardScaler
 
 from stimulus_moo.ranking.checks import is_sparse
 
-_ENTRIES = 1 << 23  # of a block that is looked at at once
+_ENTRIES = 1 << 23  # entries per block
 
 
 class Scaler:
-    """Standardise the features: mean 0 and deviation 1 for dense input, deviation 1 alone for sparse input.
+    """Standardise the features: dense input is centred and scaled to unit standard deviation, sparse input only scaled.
 
-    Sparse rows keep their zeros, so only blocks of them ever become dense. A shift of a feature changes no order within
-    a list for a linear scorer. Constant features become 0 for dense input and keep their scale for sparse input.
+    Sparse input keeps its zeros, so only blocks of rows become dense. For a linear scorer, centring does not change the
+    order within a list. Constant features become 0 for dense input and are unchanged for sparse input.
 
     >>> import numpy as np
     >>> scaler = Scaler().fit(np.array([[0.0, 5.0], [2.0, 5.0]]))
@@ -30,7 +30,7 @@ class Scaler:
     scale: NDArray[np.float64]
 
     def fit(self, features: Any, rows: NDArray[np.int64] | None = None) -> Scaler:
-        """Learn the scales from a matrix, or from some rows of it."""
+        """Compute mean and scale from a matrix, or from some of its rows."""
         sparse = is_sparse(features)
         learner = StandardScaler(with_mean=not sparse)
         count, width = features.shape[0] if rows is None else len(rows), max(1, features.shape[1])

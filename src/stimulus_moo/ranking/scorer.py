@@ -1,4 +1,4 @@
-"""The model of a ranker: one score per document, linear or a perceptron; and a step size from its data."""
+"""Model of a ranker: a linear or multi-layer scorer, and its smoothness constant for a data set."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from stimulus_moo.ranking.lists import QueryDataset
 from stimulus_moo.ranking.segments import Segments
 
-_SAMPLE = 1 << 21  # entries of the features that smoothness looks at
+_SAMPLE = 1 << 21  # maximum number of feature entries used by smoothness
 
 
 class Scorer(nn.Module):
-    """One score per row, without a last bias: it would change no order.
+    """Compute one score per row. The last layer has no bias, since it would not change the order.
 
     Args:
-        features: the number of inputs.
-        hidden: the widths of the hidden layers, tanh after each (smooth, as the theory asks); none: a linear scorer,
-            which starts at 0. A perceptron starts from torch's global generator.
+        features: number of inputs.
+        hidden: widths of the hidden layers, each followed by tanh (smooth, as the theory requires). Without hidden
+            layers, the scorer is linear and starts at 0; otherwise torch's global generator initializes it.
 
     >>> import torch
     >>> Scorer(4)(torch.ones(3, 4)).tolist()
@@ -49,7 +49,7 @@ def smoothness(data: QueryDataset) -> float:
     """Return the largest eigenvalue of the features' mean covariance within a list, on up to 2^21 entries of the data.
 
     For a linear scorer at 0 this is the smoothness constant L of the softmax losses, and twice that of RankNet. Power
-    iteration finds it from below, to a few per cent.
+    iteration approximates it from below, to a few percent.
 
     >>> import numpy as np
     >>> data = QueryDataset(np.array([[1.0, 0.0], [-1.0, 0.0], [5.0, 5.0]]), [1, 0, 1], ["a", "a", "b"])
@@ -64,7 +64,9 @@ def smoothness(data: QueryDataset) -> float:
     segments = Segments(batch.lengths, len(batch.features))
     means = segments.sums(batch.features) / batch.lengths.clamp_min(1)[:, None]
     spread = (batch.features - means[segments.list]) / batch.lengths.sqrt()[segments.list, None]
-    vector = torch.full((width,), width**-0.5) + torch.linspace(0.0, 0.1, width)  # not orthogonal to much
+    vector = torch.full((width,), width**-0.5) + torch.linspace(
+        0.0, 0.1, width
+    )  # unlikely to be orthogonal to the eigenvector
     largest = 0.0
     for _ in range(30):  # power iteration
         vector = spread.T @ (spread @ vector) / segments.count

@@ -1,4 +1,4 @@
-"""How a ranker is trained: from queries and settings to a fitted scorer, by ``stimulus_moo.fit``."""
+"""Training of a ranker with ``stimulus_moo.fit``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from stimulus_moo.ranking.preferences import EpsilonConstraint, preferred_weight
 from stimulus_moo.ranking.scorer import Scorer, smoothness
 from stimulus_moo.ranking.validation import Validation
 
-_ENTRIES = 1 << 23  # of the features of an anchor's or an evaluation's batch
+_ENTRIES = 1 << 23  # maximum number of feature entries per batch of an anchor or an evaluation
 _ADAM_LR = 0.01
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of one training run, checked."""
+    """Checked settings of one training run."""
 
     loss: RankingLoss
     hidden: Sequence[int]
@@ -44,7 +44,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training leaves: the scorer, and the numbers of the run."""
+    """Result of training: the scorer, and the numbers of the run."""
 
     scorer: Scorer
     history: History
@@ -59,7 +59,7 @@ class Trained:
 
 
 def train(plan: Plan, data: QueryDataset, held_out: QueryDataset | None, floors: Mapping[int, float]) -> Trained:
-    """Train a scorer; torch's global random state is left as it was."""
+    """Train a scorer. torch's global random state is restored afterwards."""
     labels = data.labels.shape[1]
     size = pass_size(data)
     lr = default_lr(plan.method, data) if plan.lr is None else plan.lr
@@ -69,16 +69,7 @@ def train(plan: Plan, data: QueryDataset, held_out: QueryDataset | None, floors:
     every = max(1, len(data) // batch)
     monitor = None
     if held_out is not None:
-        monitor = Validation(
-            held_out,
-            k=plan.k,
-            criterion=plan.criterion,
-            every=every,
-            patience=plan.patience,
-            size=size,
-            floors=floors,
-            constraint=constraint,
-        )
+        monitor = _validation(plan, held_out, every=every, size=size, floors=floors, constraint=constraint)
 
     def losses(model: torch.nn.Module, batch: QueryBatch) -> torch.Tensor:
         return plan.loss(model(batch.features), batch.labels, batch.lengths)
@@ -126,10 +117,14 @@ def train(plan: Plan, data: QueryDataset, held_out: QueryDataset | None, floors:
     )
 
 
+def _validation(plan: Plan, held_out: QueryDataset, **options: Any) -> Validation:
+    return Validation(held_out, k=plan.k, criterion=plan.criterion, patience=plan.patience, **options)
+
+
 def single_label_floors(
     plan: Plan, data: QueryDataset, held_out: QueryDataset, bounds: Mapping[int, float]
 ) -> dict[int, float]:
-    """Return the least NDCG by label: (1 - bound) times what a model trained on this label alone reaches held out."""
+    """Return the minimum NDCG by label: (1 - bound) times the held-out NDCG of a model trained on this label alone."""
     floors = {}
     for label, bound in bounds.items():
         alone = replace(plan, preference=None, criterion=None)
@@ -139,12 +134,12 @@ def single_label_floors(
 
 
 def warn_of_missed_floors(best: Mapping[str, Any], floors: Mapping[int, float]) -> None:
-    """Warn with the labels that the model kept does not hold at their floors."""
+    """Warn if the final model has labels below their floors."""
     missed = [label for label, floor in floors.items() if best["ndcg"][label] < floor]
     if missed:
         told = ", ".join(f"label {s}: {best['ndcg'][s]:.4f} < {floors[s]:.4f}" for s in missed)
         warnings.warn(
-            f"no measured model kept every bound; the nearest one is kept (validation NDCG {told}). Train longer, "
+            f"no measured model met every bound; the closest one is kept (validation NDCG {told}). Train longer, "
             "allow more loss, or prefer these labels",
             StimulusWarning,
             stacklevel=4,
@@ -160,7 +155,7 @@ def default_lr(method: str, data: QueryDataset) -> float:
 
 
 def pass_size(data: QueryDataset) -> int:
-    """Return how many queries a full pass takes at once, so that memory is bounded whatever the lists and features."""
+    """Return the number of queries per batch of a full pass, chosen to bound the memory."""
     entries = data.queries.lengths.mean() * max(1, data.features.shape[1])
     return int(min(1024, max(1, _ENTRIES // entries)))
 

@@ -1,4 +1,4 @@
-"""Held-out queries during training: measured after every epoch, for early stopping, floors and the best iterate."""
+"""Validation on held-out queries after every epoch, for early stopping, floors and the best model."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from stimulus_moo.ranking.preferences import EpsilonConstraint
 
 
 def scores_of(model: torch.nn.Module, blocks: Iterable[Tensor]) -> NDArray[np.float64]:
-    """Return the scores of blocks of features, one after the other."""
+    """Return the concatenated scores of blocks of features."""
     with torch.no_grad():
         return np.concatenate([model(block).numpy() for block in blocks]).astype(np.float64)
 
 
 class Validation:
-    """A callback of ``fit`` that measures NDCG@k on held-out queries and keeps the best model.
+    """Callback of ``fit`` that measures NDCG@k on held-out queries and keeps the best model.
 
-    Best is the highest criterion: the NDCG of one label, or the product over the labels, which is the hypervolume of
-    the one point against the origin. With floors, a model that keeps them all beats one that does not, and of those
-    that do not the one nearest to its floors is best.
+    The criterion is the NDCG of one label, or the product over the labels, which is the hypervolume of the single point
+    with respect to the origin. With floors, a model that meets them all is better than one that does not; among the
+    others, the one closest to its floors is best.
 
     Args:
         data: the held-out queries.
-        k: the cut of NDCG.
+        k: cutoff of NDCG.
         criterion: a label, or None for the hypervolume.
-        every: measure after so many steps.
-        patience: stop after so many measurements without a better one; None: never.
+        every: steps between two measurements.
+        patience: measurements without improvement before training stops; None for never.
         size: queries per batch.
-        floors: the least NDCG by label.
-        constraint: told about every measurement.
+        floors: minimum NDCG by label.
+        constraint: receives every measurement.
     """
 
     def __init__(
@@ -67,19 +67,19 @@ class Validation:
         missing = np.flatnonzero(self.labels.max(axis=0) <= 0)
         if len(missing):
             raise InvalidRankingData(
-                f"label {missing[0]} has no relevant document in the {len(data)} validation queries, so nothing can be "
-                "measured there; raise validation_fraction, or change random_state"
+                f"label {missing[0]} has no relevant document in the {len(data)} validation queries, so its NDCG is "
+                "undefined; raise validation_fraction, or change random_state"
             )
 
     def __call__(self, progress: Progress) -> bool:
-        """Measure after every epoch; tell whether to stop."""
+        """Measure after every epoch; return whether to stop."""
         if progress.step % self.every:
             return False
         self.measure(progress.model, progress.record)
         return self.patience is not None and self._waited >= self.patience
 
     def measure(self, model: torch.nn.Module, record: Mapping[str, Any]) -> None:
-        """Measure a model, tell the constraint, and keep the model if it is the best."""
+        """Measure a model, update the constraint, and keep the model if it is the best."""
         scores = scores_of(model, (batch.features for batch in self.data.batches(self.size)))
         found = ndcg(self.labels, scores, self.qid, k=self.k)
         value = self._value(found)

@@ -68,5 +68,5 @@ def test_the_seed_decides_the_result_and_train_differs_from_test():
 
 
 def test_wrong_numbers_are_refused():
-    with pytest.raises(InvalidOption, match="seed must be an integer of at least 0, found None"):
+    with pytest.raises(InvalidOption, match="seed must be an integer from 0 to 2\\^64 - 1, found None"):
         load_attributes(seed=None)

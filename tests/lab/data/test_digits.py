@@ -33,5 +33,5 @@ def test_the_seed_decides_the_result():
 
 
 def test_wrong_numbers_are_refused():
-    with pytest.raises(InvalidOption, match="n_train must be an integer of at least 1, found 0"):
+    with pytest.raises(InvalidOption, match="n_train must be a positive integer, found 0"):
         load_digits(n_train=0)

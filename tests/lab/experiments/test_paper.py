@@ -12,7 +12,8 @@ import torch
 from stimulus_moo import fit
 from stimulus_moo.lab.data import DataError
 from stimulus_moo.lab.experiment import Experiment
-from stimulus_moo.lab.experiments import EXPERIMENTS, STUDIES, momentum_ablation
+from stimulus_moo.lab.experiments import EXPERIMENTS
+from stimulus_moo.lab.studies import STUDIES
 
 #: FACTS.md: step size, momentum, inner batch, "full" batch, period
 PAPER = {
@@ -89,29 +90,6 @@ def test_per_method_values_are_used() -> None:
     assert settings.for_method("scalarisation")["lr"] == 0.3
     assert settings.for_method("mgd")["lr"] == 0.001
     assert settings.for_method("stimulus-m+")["sigma2"] != settings.for_method("stimulus+")["sigma2"]
-
-
-def test_ablation_verdict_follows_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fake(better: bool):
-        def losses_at(settings, lr, momentum, seed):
-            end = (0.5 - 0.5 * momentum) if better or lr < 0.1 else (0.1 + momentum)
-            return [[2.3, 2.3], [end, end]]
-
-        return losses_at
-
-    settings = {**momentum_ablation.SETTINGS, "iterations": [100, 200]}
-    for better, verdict in ((True, "holds"), (False, "holds with another step size")):
-        monkeypatch.setattr(momentum_ablation, "losses_at", fake(better))
-        report = momentum_ablation.run(settings, 2, lambda key, compute: compute())
-        assert report["verdict"] == verdict
-        assert report["tables"][0]["rows"][0][0] == 0.1
-
-
-def test_an_untrained_ablation_is_not_called_ordered(monkeypatch: pytest.MonkeyPatch) -> None:
-    flat = {0.1: 2.304, 0.3: 2.303, 0.5: 2.302, 0.8: 2.301}
-    monkeypatch.setattr(momentum_ablation, "losses_at", lambda s, lr, momentum, seed: [[flat[momentum]] * 2] * 4)
-    report = momentum_ablation.run(momentum_ablation.SETTINGS, 1, lambda key, compute: compute())
-    assert report["verdict"] == "does not hold"
 
 
 def test_names_are_unique_and_studies_are_complete() -> None:

@@ -6,11 +6,12 @@ import torch
 from typer.testing import CliRunner
 
 from stimulus_moo import InvalidOption, fit
-from stimulus_moo.lab import cli, scores, tables
-from stimulus_moo.lab.experiment import Settings
+from stimulus_moo.lab import cli
+from stimulus_moo.lab.experiment import ExperimentSettings
 from stimulus_moo.lab.experiments.ranking import EXPERIMENT, NDCG, SETTINGS, build
-from stimulus_moo.lab.groups import group_runs
-from stimulus_moo.lab.runs import load_runs
+from stimulus_moo.lab.report import scores, tables
+from stimulus_moo.lab.report.groups import group_runs
+from stimulus_moo.lab.runs.reading import load_runs
 from stimulus_moo.ranking import MultiLabelRanker, load_letor, ndcg
 
 from ..ltr_files import write_letor
@@ -63,8 +64,8 @@ def _thirds(inputs, column):
 def test_wrong_settings_are_refused(settings):
     with pytest.raises(InvalidOption, match=r"loss must be one of softmax, listnet, .*, found 'hinge'"):
         build(settings.override({"loss": "hinge"}), 0, None)
-    with pytest.raises(InvalidOption, match="settings must be RankingSettings, found Settings"):
-        build(Settings(0.1, 0.5, 4, 4), 0, None)
+    with pytest.raises(InvalidOption, match="settings must be RankingSettings, found ExperimentSettings"):
+        build(ExperimentSettings(0.1, 0.5, 4, 4), 0, None)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Data sets of the lab: found or downloaded, checked, and handed over as tensors."""
+"""Data sets: located or downloaded, verified, and loaded as tensors."""
 
 from stimulus_moo.lab.data.attributes import load_attributes
 from stimulus_moo.lab.data.celeba import CelebA

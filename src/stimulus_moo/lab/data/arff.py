@@ -1,4 +1,4 @@
-"""A strict gate before ``scipy.io.arff``: only numeric tables pass, and every fault has its line."""
+"""Strict reader of numeric ARFF files, based on ``scipy.io.arff``. Errors name the line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_numeric_arff(path: str | PathLike[str]) -> tuple[NDArray[np.float64], l
 
     Raises:
         DataError: not a regular file, not ARFF, a nominal, string or date attribute, a row of the wrong
-            length, or a value that is no finite number; the message has the line.
+            length, or a value that is not a finite number; the message names the line.
 
     >>> import tempfile
     >>> text = "@relation r\\n@attribute a numeric\\n@attribute b numeric\\n@data\\n1,2\\n3,?\\n"
@@ -54,7 +54,7 @@ def read_numeric_arff(path: str | PathLike[str]) -> tuple[NDArray[np.float64], l
             records, _ = arff.loadarff(cast(TextIO, lines))
     except DataError:
         raise
-    except Exception as error:  # scipy answers a broken file with StopIteration, IndexError, ValueError and others
+    except Exception as error:  # for a damaged file, scipy raises StopIteration, IndexError, ValueError and others
         where = f", line {lines.number}" if lines else ""
         raise DataError(f"{path}{where}: expected an ARFF file with numeric attributes, found: {error!r}") from error
     if not len(records):
@@ -66,7 +66,7 @@ def read_numeric_arff(path: str | PathLike[str]) -> tuple[NDArray[np.float64], l
 
 
 class _NumericLines:
-    """A text file as scipy reads it: line by line, each one checked before it is handed on."""
+    """Text file for scipy that checks each line before returning it."""
 
     def __init__(self, path: Path, stream: TextIO) -> None:
         self.path = path
@@ -76,7 +76,7 @@ class _NumericLines:
         self._in_data = False
 
     def read(self) -> str:
-        """Refuse: scipy only asks whether this method exists."""
+        """Never called: scipy only checks that this method exists."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[str]:

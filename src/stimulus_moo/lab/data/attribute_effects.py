@@ -1,4 +1,4 @@
-"""The textures and tints of the synthetic image set: each effect applied at once to all images that have it."""
+"""Textures and tints of the synthetic images, applied to all images of an attribute at once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def apply(canvas: Floats, effect: Effect, present: NDArray[np.bool_], generator:
 
     Args:
         canvas: images with a margin on each side, n x 3 x 36 x 36.
-        effect: what to apply.
-        present: which images have it.
-        generator: the source of randomness; what is drawn from it does not depend on ``present``.
+        effect: the effect.
+        present: which images have the attribute.
+        generator: random generator; the numbers drawn do not depend on ``present``.
     """
     strength = effect.contrast * generator.uniform(0.8, 1.2, (len(canvas), 1, 1, 1)).astype(np.float32)
     phase = generator.uniform(0.0, 2.0 * np.pi, (len(canvas), 1, 1, 1)).astype(np.float32)
@@ -41,7 +41,7 @@ def _blend(images: Floats, strength: Floats, towards: Floats) -> Floats:
     return images + strength * (towards - images)
 
 
-# The new images, of the old ones, a strength and a phase per image.
+# Functions of images, and of one strength and one phase per image, that return new images.
 EFFECTS: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
     "horizontal_stripes": lambda images, s, phase: images + s * _wave(5, _Y, phase),
     "vertical_stripes": lambda images, s, phase: images + s * _wave(4, _X, phase),

@@ -1,4 +1,4 @@
-"""The shapes of the synthetic image set: each mark drawn at once on all images that have it."""
+"""Shapes of the synthetic images, drawn on all images of an attribute at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stimulus_moo.lab.data.attribute_table import COLOURS, Mark
 
 Floats = NDArray[np.floating]
 SIDE = 32
-MARGIN = 2  # around the canvas, so that a shifted shape at the border stays on it
+MARGIN = 2  # around the canvas, so that shifted shapes at the border fit
 _CELL = 8
 _PATCH = _CELL + 2 * MARGIN
 _SHIFTS = np.array([(row, column) for row in (-1, 0, 1) for column in (-1, 0, 1)])
@@ -22,7 +22,7 @@ def _farther(y: Floats, x: Floats) -> Floats:
     return np.maximum(abs(y), abs(x))
 
 
-# Distance to the shape's edge, positive inside, at the offsets y and x from its centre and for the radius r.
+# Signed distance to the edge of the shape, positive inside, at offsets y and x from its centre, for radius r.
 SHAPES: dict[str, Callable[[Floats, Floats, float], Floats]] = {
     "disc": lambda y, x, r: r - np.hypot(y, x),
     "square": lambda y, x, r: 0.85 * r - _farther(y, x),
@@ -40,13 +40,13 @@ SHAPES: dict[str, Callable[[Floats, Floats, float], Floats]] = {
 
 
 def stamp(canvas: Floats, mark: Mark, present: NDArray[np.bool_], generator: np.random.Generator) -> None:
-    """Draw one mark, its decoys and what covers it, in place on the patch around its cell.
+    """Draw one mark, its decoys and its occlusions in place, on the patch around its cell.
 
     Args:
         canvas: images with a margin on each side, n x 3 x 36 x 36.
-        mark: what to draw.
-        present: which images have it.
-        generator: the source of randomness; what is drawn from it does not depend on ``present``.
+        mark: the mark.
+        present: which images have the attribute.
+        generator: random generator; the numbers drawn do not depend on ``present``.
     """
     n = len(canvas)
     shift = generator.integers(len(_SHIFTS), size=n)
@@ -63,7 +63,7 @@ def stamp(canvas: Floats, mark: Mark, present: NDArray[np.bool_], generator: np.
 
 
 def _cover(patch: Floats, share: float, generator: np.random.Generator) -> None:
-    """Hide the upper or the lower half of the cell, in a share of the images, under a plain grey."""
+    """Cover the upper or lower half of the cell with grey, in a fraction of the images."""
     n = len(patch)
     covered, lower, grey = generator.random(n) < share, generator.random(n) < 0.5, generator.uniform(0.2, 0.8, n)
     half = _PATCH // 2
@@ -72,7 +72,7 @@ def _cover(patch: Floats, share: float, generator: np.random.Generator) -> None:
 
 
 def _templates(shape: str, radius: float) -> NDArray[np.float32]:
-    """The shape's opacity on a patch, once per shift, with edges one pixel soft."""
+    """Return the opacity of the shape on a patch for every shift, with edges blurred over one pixel."""
     centre = np.arange(_PATCH, dtype=np.float32) - (_PATCH - 1) / 2
     y = centre[np.newaxis, :, np.newaxis] - _SHIFTS[:, 0, np.newaxis, np.newaxis]
     x = centre[np.newaxis, np.newaxis, :] - _SHIFTS[:, 1, np.newaxis, np.newaxis]

@@ -1,4 +1,4 @@
-"""One synthetic image per row of labels: textures, then marks, then tints, then noise."""
+"""Drawing of the synthetic images from their labels: textures, marks, tints, noise."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ _SENSOR_NOISE = 0.03
 def paint(labels: NDArray[np.bool_], generator: np.random.Generator) -> NDArray[np.float32]:
     """Draw one image per row of labels.
 
-    The random numbers drawn do not depend on the labels, so two calls that differ in one label alone give
-    images that differ in that attribute alone.
+    The random numbers do not depend on the labels, so changing one label changes only that attribute of the image.
 
     Args:
         labels: n x 40, in the order of ``ATTRIBUTES``.
-        generator: the source of randomness.
+        generator: random generator.
 
     Returns:
         Images n x 3 x 32 x 32 in [0, 1].

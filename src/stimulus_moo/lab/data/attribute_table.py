@@ -1,4 +1,4 @@
-"""The 40 attributes of the synthetic image set, as data: what is drawn, how rare and how faint it is."""
+"""The 40 attributes of the synthetic images, as data: shape or effect, frequency and contrast."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Effect:
 
     Attributes:
         name: the attribute and the effect it has, a key of ``attribute_effects.EFFECTS`` (grain is noise).
-        share: the fraction of images that have it.
-        contrast: the strength of the effect, in brightness from 0 to 1.
+        share: fraction of images with the attribute.
+        contrast: strength of the effect, in brightness from 0 to 1.
     """
 
     name: str
@@ -28,12 +28,11 @@ class Mark:
         colour: a key of ``COLOURS``.
         shape: a key of ``attribute_marks.SHAPES``.
         cell: row and column.
-        share: the fraction of images that have it.
-        contrast: its opacity, from 0 to 1.
-        radius: half its size in pixels.
-        occluded: how often half the cell is covered, whether the shape is there or not.
-        decoy: a shape of the same colour that half of the images without the attribute show instead; empty
-            for none.
+        share: fraction of images with the attribute.
+        contrast: opacity, from 0 to 1.
+        radius: half the size in pixels.
+        occluded: fraction of images in which half the cell is covered, with or without the shape.
+        decoy: shape of the same colour shown by half of the images without the attribute; empty for none.
     """
 
     colour: str

@@ -1,4 +1,4 @@
-"""Built arrays kept in the user's cache: written atomically, rebuilt if damaged, never unpickled."""
+"""Cache of computed arrays: written atomically, recomputed if damaged, never unpickled."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _logger = logging.getLogger(__name__)
 
 
 def cache_path(name: str, *parts: object) -> Path:
-    """Return the file for a result that is a function of ``parts`` alone.
+    """Return the cache file of a result that depends only on ``parts``.
 
     Args:
-        name: start of the file's name.
-        parts: everything the result depends on: content checksums, seed, sizes.
+        name: prefix of the file name.
+        parts: all inputs of the result: content checksums, seed, sizes.
     """
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
     return cache_folder() / "derived" / f"{name}-{key}.npz"
@@ -37,11 +37,11 @@ def load_or_build(path: Path, layout: Layout, build: Callable[[], Arrays]) -> Ar
 
     Args:
         path: see ``cache_path``.
-        layout: dtype and shape of each array; a file that differs is rebuilt.
-        build: makes the arrays.
+        layout: dtype and shape of each array; a file with another layout is recomputed.
+        build: function that computes the arrays.
 
     Returns:
-        The arrays by name. If the cache cannot be written they are returned all the same.
+        The arrays by name, even if the cache cannot be written.
     """
     arrays = _load(path, layout)
     if arrays is None:
@@ -69,16 +69,16 @@ def _load(path: Path, layout: Layout) -> Arrays | None:
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
-        _logger.warning("%s: damaged, building it again (%s)", path, error)
+        _logger.warning("%s: damaged, computing it again (%s)", path, error)
         return None
     if any(_layout(arrays[name]) != wanted for name, wanted in layout.items()):
-        _logger.warning("%s: not what was expected, building it again", path)
+        _logger.warning("%s: unexpected content, computing it again", path)
         return None
     return arrays
 
 
 def _layout(found: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Return dtype and shape; None for a member of the archive that is no array, which numpy gives as bytes."""
+    """Return dtype and shape, or None for a member of the archive that is not an array."""
     return (str(found.dtype), found.shape) if isinstance(found, np.ndarray) else None
 
 

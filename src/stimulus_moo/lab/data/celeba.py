@@ -1,4 +1,4 @@
-"""CelebA in its official layout: one binary task per attribute, images read when they are asked for."""
+"""CelebA in its official file layout: one binary task per attribute, images loaded on access."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ from stimulus_moo.lab.data.celeba_lists import read_attributes, read_partition
 from stimulus_moo.lab.data.dependencies import optional
 from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import find, how_to_get
-from stimulus_moo.lab.data.options import integer_at_least
 from stimulus_moo.lab.data.registry import dataset
+from stimulus_moo.options import positive_integer
 
 SPLITS = {"train": 0, "valid": 1, "test": 2}
-_MOST_PIXELS = 1 << 24  # an aligned CelebA image has 178 x 218
+_MOST_PIXELS = 1 << 24  # aligned CelebA images have 178 x 218 pixels
 
 
 class CelebA(Dataset[tuple[Tensor, Tensor]]):
-    """A map-style data set of pairs (image, attributes) from ``img_align_celeba/`` and its two lists.
+    """Map-style data set of pairs (image, attributes) from ``img_align_celeba/`` and its two lists.
 
     An image is a float32 tensor 3 x size x size in [0, 1]: the largest centred square, resized. Attributes
-    are 40 float32 numbers, 1 where the list has ``1`` and 0 where it has ``-1``.
+    are 40 float32 numbers: 1 for ``1`` in the list, 0 for ``-1``.
 
     Args:
         folder: the directory with ``img_align_celeba/``, ``list_attr_celeba.txt`` and
-            ``list_eval_partition.txt``. Without it, ``celeba/`` in the data folder.
-        data: the data folder (``--data``), see ``folders.data_folders``.
-        split: ``"train"``, ``"valid"`` or ``"test"``, as the partition list says.
-        size: the images' side in pixels.
-        limit: keep only the first so many samples of the split.
+            ``list_eval_partition.txt``. Default: ``celeba/`` in the data folder.
+        data: data folder (``--data``), see ``folders.data_folders``.
+        split: ``"train"``, ``"valid"`` or ``"test"``, as in the partition list.
+        size: side of the images in pixels.
+        limit: number of samples to use, from the start of the split.
 
     Attributes:
         tasks: the 40 attribute names.
 
     Raises:
-        DataError: a file is missing or not in the official layout; an image that cannot be read raises it on
-            access.
+        DataError: a file is missing or not in the official layout. Unreadable images raise it on access.
         InvalidOption: split, size or limit is out of range.
         MissingDependency: Pillow is not installed.
     """
@@ -60,8 +59,8 @@ class CelebA(Dataset[tuple[Tensor, Tensor]]):
     ) -> None:
         if split not in SPLITS:
             raise InvalidOption(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
-        self.size = integer_at_least("size", size, 1)
-        stop = None if limit is None else integer_at_least("limit", limit, 1)
+        self.size = positive_integer("size", size)
+        stop = None if limit is None else positive_integer("limit", limit)
         optional("PIL.Image")
         place = find("celeba", data, download=False) if folder is None else Path(folder)
         table = read_attributes(place / "list_attr_celeba.txt")
@@ -113,6 +112,6 @@ class CelebA(Dataset[tuple[Tensor, Tensor]]):
                 )
         except DataError:
             raise
-        except Exception as error:  # Pillow answers a damaged image with OSError, SyntaxError, ValueError and others
+        except Exception as error:  # for a damaged image, Pillow raises OSError, SyntaxError, ValueError and others
             raise DataError(f"{path}: expected a readable JPEG image, found it damaged ({error!r})") from error
         return torch.from_numpy(pixels.copy()).permute(2, 0, 1).to(torch.float32).div_(255)

@@ -1,4 +1,4 @@
-"""The two text files of CelebA, read strictly: attributes per image, and the split each image belongs to."""
+"""Strict readers of CelebA's two text files: the attributes and the split of each image."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from stimulus_moo.lab.data.errors import DataError
 
 ATTRIBUTES = 40
-_LARGEST_FILE = 1 << 28  # the official list of attributes has 27 MB
+_LARGEST_FILE = 1 << 28  # the official attribute list has 27 MB
 _FILE_NAME = re.compile(r"\w[\w.-]*\.(jpg|jpeg|png)", re.ASCII | re.IGNORECASE)
 _BINARY = frozenset({"-1", "1"})
 
 
 @dataclass(frozen=True)
 class AttributeTable:
-    """What ``list_attr_celeba.txt`` says: files, attribute names, and one row of truth values per file."""
+    """Content of ``list_attr_celeba.txt``: files, attribute names, and one row of booleans per file."""
 
     files: tuple[str, ...]
     names: tuple[str, ...]
@@ -31,7 +31,7 @@ def read_attributes(path: Path) -> AttributeTable:
     """Read ``list_attr_celeba.txt``: a count, 40 names, then per image its file and 40 times -1 or 1.
 
     Raises:
-        DataError: the file is missing or breaks that layout; the message has the line.
+        DataError: the file is missing or has another layout; the message names the line.
     """
     lines = _lines(path)
     count = _count(path, next(lines, ""))
@@ -60,13 +60,13 @@ def read_partition(path: Path, files: Sequence[str]) -> NDArray[np.int64]:
 
     Args:
         path: the file.
-        files: the images that the attribute list names; the partition must name the same, in the same order.
+        files: images of the attribute list; the partition must have the same ones in the same order.
 
     Returns:
         One number per image.
 
     Raises:
-        DataError: the file is missing, breaks that layout, or names other images.
+        DataError: the file is missing, has another layout, or names other images.
     """
     partition: list[int] = []
     for number, line in enumerate(_lines(path), start=1):

@@ -1,4 +1,4 @@
-"""What ``stimulus-moo data list|fetch|check`` does, as plain functions that return records."""
+"""Functions behind ``stimulus-moo data list``, ``fetch`` and ``check``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ PRESENT, MISSING, DAMAGED, BUILT_IN = "present", "missing", "damaged", "built in
 
 @dataclass(frozen=True)
 class DataStatus:
-    """Where a data set stands.
+    """Status of a data set.
 
     Attributes:
-        name: its name in the registry.
-        title: one line about it.
+        name: name in the registry.
+        title: description in one line.
         state: ``"present"``, ``"missing"``, ``"damaged"`` (also: some files missing) or ``"built in"``.
-        folder: where it was found, if it was.
-        problems: one line per fault, naming the file, what was expected and what was found.
-        how_to_get: what to do about it.
-        origin: who made it.
-        licence: its licence.
+        folder: folder of the files, if found.
+        problems: one line per problem: the file, what was expected, what was found.
+        how_to_get: instructions for obtaining it.
+        origin: authors.
+        licence: licence.
     """
 
     name: str
@@ -41,10 +41,10 @@ class DataStatus:
 
 
 def list_data(data: str | PathLike[str] | None = None) -> list[DataStatus]:
-    """Report every data set by a quick look: are the files there, and of the right size?
+    """Return the status of every data set, checking only that files exist and have the right size.
 
     Args:
-        data: the data folder (``--data``), see ``folders.data_folders``.
+        data: data folder (``--data``), see ``folders.data_folders``.
 
     Raises:
         DataError: the data folder does not exist.
@@ -58,11 +58,11 @@ def list_data(data: str | PathLike[str] | None = None) -> list[DataStatus]:
 
 
 def check_data(name: str, data: str | PathLike[str] | None = None) -> DataStatus:
-    """Report one data set after comparing the SHA-256 of each of its files with the registry.
+    """Return the status of one data set, verifying the SHA-256 of each file.
 
     Args:
         name: a name in the registry.
-        data: the data folder (``--data``), see ``folders.data_folders``.
+        data: data folder (``--data``), see ``folders.data_folders``.
 
     Raises:
         DataError: the data folder does not exist.
@@ -75,17 +75,17 @@ def check_data(name: str, data: str | PathLike[str] | None = None) -> DataStatus
 
 
 def fetch_data(name: str, into: str | PathLike[str] | None = None, *, progress: bool = True) -> DataStatus:
-    """Download what is missing or damaged of one data set, and report it.
+    """Download the missing and damaged files of one data set, and return its status.
 
-    A damaged file is replaced once its download is complete and checked, not before.
+    A damaged file is replaced only after its download is complete and verified.
 
     Args:
         name: a name in the registry.
-        into: the data folder to write to; without it, the user's cache.
+        into: data folder to write to. Default: the user's cache.
         progress: show a progress bar.
 
     Raises:
-        DataError: a download failed, or the data set can only be had by hand; the message says how.
+        DataError: a download failed, or the data set must be obtained manually; the message gives instructions.
         InvalidOption: no data set has this name.
 
     >>> fetch_data("digits").state
@@ -107,7 +107,7 @@ def fetch_data(name: str, into: str | PathLike[str] | None = None, *, progress: 
 def _status(
     entry: DataSet, data: str | PathLike[str] | None, compare: Callable[[DataFile, Path], str | None]
 ) -> DataStatus:
-    """The status in the first folder that has any of the files."""
+    """Return the status in the first folder that has any of the files."""
     if entry.built_in:
         return _status_in(entry, None, compare)
     places = [root / entry.folder for root in data_folders(data)]

@@ -1,4 +1,4 @@
-"""Is a file the one the registry names? Checked before a file found in a data folder is read."""
+"""Verification of data files: size and SHA-256 as in the registry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal.
+    """Return the SHA-256 of a file, in hexadecimal.
 
     Raises:
         DataError: the file cannot be read.
@@ -28,10 +28,10 @@ def file_sha256(path: Path) -> str:
 
 
 def problem(file: DataFile, path: Path) -> str | None:
-    """Compare a file's content, unpacked if it is gzipped, with the registry's checksum.
+    """Compare the content of a file, unpacked if gzipped, with the checksum in the registry.
 
     Returns:
-        None if it is the registered file or no checksum is known, else what was expected and found.
+        None if it matches or no checksum is known, otherwise a sentence with the difference.
     """
     if file.sha256 is None:
         return None
@@ -48,12 +48,12 @@ def problem(file: DataFile, path: Path) -> str | None:
 
 
 def quick_problem(file: DataFile, path: Path) -> str | None:
-    """Compare a file's size with the registry's, without reading its content.
+    """Compare the size of a file with the registry, without reading its content.
 
-    A gzipped file ends with the size it unpacks to.
+    A gzipped file stores its unpacked size at the end.
 
     Returns:
-        None if the size fits or none is known, else what was expected and found.
+        None if the size matches or none is known, otherwise a sentence with the difference.
     """
     if file.sha256 is None:
         return None
@@ -72,7 +72,7 @@ def quick_problem(file: DataFile, path: Path) -> str | None:
 
 
 def _content(path: Path, most: int) -> tuple[int, str]:
-    """Size and SHA-256 of the content, reading at most one byte past ``most``."""
+    """Return size and SHA-256 of the content, reading at most one byte past ``most``."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as raw:
         packed = raw.read(2) == _GZIP_MAGIC

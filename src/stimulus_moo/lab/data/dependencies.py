@@ -1,4 +1,4 @@
-"""Lazy imports of the lab's optional packages, so that ``import stimulus_moo`` never needs them."""
+"""Lazy imports of optional packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def optional(module: str) -> Any:
         The module.
 
     Raises:
-        MissingDependency: the package is not installed; the message says how to install it.
+        MissingDependency: the package is not installed; the message has the install command.
 
     >>> optional("json").dumps([1])
     '[1]'

@@ -1,4 +1,4 @@
-"""Bundled digits: MultiMNIST in small, from scikit-learn's handwritten digits, without any download."""
+"""Pairs of overlapping digits from scikit-learn's bundled data: a small MultiMNIST without download."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stimulus_moo.lab.data.dependencies import optional
-from stimulus_moo.lab.data.options import integer_at_least
 from stimulus_moo.lab.data.pairing import draw_pairs, overlay
 from stimulus_moo.lab.data.task_data import TaskData
+from stimulus_moo.options import positive_integer, seed_number
 
 CANVAS = 12
 _LARGEST = 16.0  # scikit-learn's digits have grey values from 0 to 16
-_TEST_SHARE = 0.25  # of the digits, kept apart from those of the training samples
+_TEST_SHARE = 0.25  # fraction of the digits used for test samples only
 
 
 def load_digits(*, n_train: int = 2048, n_test: int = 512, seed: int = 0) -> TaskData:
-    """Load pairs of handwritten digits: predict the one at the top left and the one at the bottom right.
+    """Load pairs of handwritten digits; the tasks are to classify the top-left and the bottom-right one.
 
-    Each sample joins two 8 x 8 digits of different classes on a 12 x 12 canvas, so that they overlap in 4 x
-    4 pixels; the brighter pixel stays. No digit image serves both in training and in test.
+    Each sample combines two 8 x 8 digits of different classes on a 12 x 12 canvas. They overlap in 4 x 4 pixels, where
+    the brighter value is kept. No digit image occurs in both training and test.
 
     Args:
         n_train: training samples.
         n_test: test samples.
-        seed: decides the split and the pairs.
+        seed: seed of the split and the pairs.
 
     Returns:
         ``train`` and ``test`` hold images (float32 in [0, 1], n x 1 x 12 x 12), left labels and right labels
@@ -42,8 +42,8 @@ def load_digits(*, n_train: int = 2048, n_test: int = 512, seed: int = 0) -> Tas
     >>> [tuple(tensor.shape) for tensor in data.train]
     [(64, 1, 12, 12), (64,), (64,)]
     """
-    n_train, n_test = integer_at_least("n_train", n_train, 1), integer_at_least("n_test", n_test, 1)
-    generator = np.random.default_rng(integer_at_least("seed", seed, 0))
+    n_train, n_test = positive_integer("n_train", n_train), positive_integer("n_test", n_test)
+    generator = np.random.default_rng(seed_number(seed))
     bundled = optional("sklearn.datasets").load_digits()
     order = generator.permutation(len(bundled.images))
     held_out = round(len(order) * _TEST_SHARE)

@@ -1,4 +1,4 @@
-"""Checked downloads of registered files, the last resort of ``folders.find``: pooch, resumed after cuts."""
+"""Verified downloads of registered files with pooch; interrupted downloads are resumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a mirror is given: tries per mirror, seconds without a byte, seconds between tries."""
+    """Limits of a download: attempts per mirror, seconds without data, seconds between attempts."""
 
     attempts: int = 4
     timeout: float = 30.0
@@ -29,20 +29,20 @@ class Patience:
 def download(file: DataFile, folder: Path, *, progress: bool = True, patience: Patience | None = None) -> Path:
     """Download one registered file into ``folder``, trying its mirrors in order.
 
-    The file appears under its name only once it is complete and its checksum is right, also when several
-    processes download it at once. A cut connection is resumed where it stopped.
+    The file gets its final name only after it is complete and verified, even if several processes download it at once.
+    An interrupted connection is resumed where it stopped.
 
     Args:
-        file: the registry's entry.
-        folder: where to; made if missing.
+        file: entry of the registry.
+        folder: target folder; created if necessary.
         progress: show a progress bar on standard error.
-        patience: how long to wait for each mirror.
+        patience: limits for each mirror.
 
     Returns:
         The file's path.
 
     Raises:
-        DataError: no mirror served the expected bytes; the message has one reason per mirror.
+        DataError: no mirror delivered the expected file; the message has one reason per mirror.
         MissingDependency: pooch or tqdm is not installed.
     """
     pooch = optional("pooch")
@@ -57,7 +57,7 @@ def download(file: DataFile, folder: Path, *, progress: bool = True, patience: P
         known_hash = f"sha256:{file.download_sha256}"
         try:
             return Path(pooch.retrieve(url, known_hash, fname=file.name, path=folder, downloader=fetch))
-        except (DataError, OSError, ValueError) as error:  # requests raises OSErrors, a wrong hash is a ValueError
+        except (DataError, OSError, ValueError) as error:  # requests raises OSError, a wrong hash raises ValueError
             _logger.info("%s: %s", url, error)
             reasons.append(f"{url}: {error}")
     raise DataError(
@@ -67,7 +67,7 @@ def download(file: DataFile, folder: Path, *, progress: bool = True, patience: P
 
 
 class _ResumingDownloader:
-    """A downloader for pooch that continues after a cut and stores no more bytes than the registry names."""
+    """Downloader for pooch that resumes after interruptions and never stores more bytes than expected."""
 
     def __init__(self, expected: int, progress: bool, patience: Patience) -> None:
         self.expected = expected
@@ -86,14 +86,14 @@ class _ResumingDownloader:
                 except (transient.ConnectionError, transient.Timeout, transient.ChunkedEncodingError) as error:
                     if attempt + 1 == self.patience.attempts:
                         raise
-                    _logger.info("%s: cut at byte %d (%s), trying again", url, output.tell(), error)
+                    _logger.info("%s: interrupted at byte %d (%s), trying again", url, output.tell(), error)
                 if output.tell() == self.expected:
                     return
                 time.sleep(self.patience.pause)
             raise DataError(f"expected {self.expected:,} bytes, the server closed after {output.tell():,}")
 
     def _continue(self, url: str, output: Any, advance: Callable[[int], object]) -> None:
-        """Append to ``output`` what is still missing, or start again if the server cannot resume."""
+        """Append the missing bytes to ``output``, or start again if the server cannot resume."""
         position = output.tell()
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={position}-"} if position else {})
         get = optional("requests").get

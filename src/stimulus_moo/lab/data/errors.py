@@ -1,11 +1,11 @@
-"""The error of every loader: which file, what was expected, what was found and how to get it."""
+"""The error of the data loaders."""
 
 from __future__ import annotations
 
-from stimulus_moo.errors import StimulusError
+from stimulus_moo.errors import DOCS, StimulusError
 
 
 class DataError(StimulusError):
-    """A data file is missing, damaged or of another layout; the message names it and says what to do."""
+    """A data file is missing, damaged or in another format. The message names the file, the problem and the fix."""
 
-    page = "docs/lab.md#data"
+    page = DOCS + "lab.html#data"

@@ -1,4 +1,4 @@
-"""Where data lives: an explicit folder, else STIMULUS_MOO_DATA, else the user's cache, else downloaded."""
+"""Location of data: an explicit folder, STIMULUS_MOO_DATA, the user's cache, or a download, in this order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CACHE_VARIABLE = "STIMULUS_MOO_CACHE"
 
 
 def cache_folder() -> Path:
-    """Return the only folder the lab writes data to: ``STIMULUS_MOO_CACHE``, else the platform's user cache.
+    """Return the folder for downloads and cached data: ``STIMULUS_MOO_CACHE``, or the platform's user cache.
 
     Raises:
         MissingDependency: the variable is not set and pooch is not installed.
@@ -28,13 +28,13 @@ def cache_folder() -> Path:
 
 
 def data_folders(data: str | PathLike[str] | None = None) -> list[Path]:
-    """Return the folders to search, in order: ``data``, or else ``STIMULUS_MOO_DATA``; then the user's cache.
+    """Return the folders to search, in order: ``data`` or ``STIMULUS_MOO_DATA``, then the user's cache.
 
     Args:
         data: a folder that holds ``mnist/``, ``riverflow/``, ``ltr/`` or ``celeba/`` (``--data``).
 
     Raises:
-        DataError: the folder that ``data`` or the variable names does not exist.
+        DataError: the folder named by ``data`` or the variable does not exist.
     """
     chosen, said_by = (data, "--data") if data is not None else (os.environ.get(DATA_VARIABLE), DATA_VARIABLE)
     if not chosen:
@@ -46,7 +46,7 @@ def data_folders(data: str | PathLike[str] | None = None) -> list[Path]:
 
 
 def member(folder: Path, file: DataFile) -> Path | None:
-    """Return where ``file``, packed or unpacked, is in a data set's folder; None if it is not there.
+    """Return the path of ``file``, packed or unpacked, in a data set's folder, or None.
 
     >>> member(Path("/nowhere"), DataFile("train-labels-idx1-ubyte.gz")) is None
     True
@@ -58,7 +58,7 @@ def member(folder: Path, file: DataFile) -> Path | None:
 
 
 def find(name: str, data: str | PathLike[str] | None = None, *, download: bool = True, progress: bool = True) -> Path:
-    """Return the folder with all files of a data set, downloading what the user's cache lacks.
+    """Return the folder with all files of a data set; missing files are downloaded to the user's cache.
 
     Args:
         name: a name in the registry.
@@ -67,12 +67,10 @@ def find(name: str, data: str | PathLike[str] | None = None, *, download: bool =
         progress: show a progress bar while downloading.
 
     Returns:
-        A folder that has every file of the data set. Their checksums are not compared here, see
-        ``checksums``.
+        A folder with every file of the data set. Checksums are not verified here, see ``checksums``.
 
     Raises:
-        DataError: files are missing and cannot be downloaded, or a folder named on purpose has only some of
-            them.
+        DataError: files are missing and cannot be downloaded, or an explicitly named folder is incomplete.
         InvalidOption: no data set has this name, or it is built in and has no files.
     """
     entry = dataset(name)
@@ -95,10 +93,10 @@ def find(name: str, data: str | PathLike[str] | None = None, *, download: bool =
 
 
 def fetch_into(folder: Path, entry: DataSet, files: Iterable[DataFile], *, progress: bool = True) -> Path:
-    """Download some files of a data set into ``folder``, replacing what is there, and return the folder.
+    """Download some files of a data set into ``folder``, replacing existing ones, and return the folder.
 
     Raises:
-        DataError: a download failed; the message says how to get the files by hand.
+        DataError: a download failed; the message explains how to obtain the files manually.
     """
     for file in files:
         try:
@@ -109,7 +107,7 @@ def fetch_into(folder: Path, entry: DataSet, files: Iterable[DataFile], *, progr
 
 
 def how_to_get(entry: DataSet, folder: Path | None = None) -> str:
-    """Return the sentence that ends every error about a data set's files.
+    """Return the instructions for obtaining a data set, the last sentence of errors about its files.
 
     >>> how_to_get(dataset("digits"))
     'digits: nothing to get'

@@ -1,4 +1,4 @@
-"""A strict reader of IDX files (MNIST's format), gzipped or plain: the first step of MultiMNIST."""
+"""Strict reader of IDX files, the format of MNIST, gzipped or plain."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from stimulus_moo.lab.data.errors import DataError
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _MOST_DIMENSIONS = 8
-_MOST_DEFLATE_RATIO = 1032  # no deflate stream unpacks to more than about 1032 times its size
+_MOST_DEFLATE_RATIO = 1032  # maximum compression ratio of deflate, about 1032
 _CHUNK = 1 << 20
 
 
 def read_idx(path: str | PathLike[str]) -> NDArray[Any]:
-    """Read one IDX file; whether it is gzipped is seen from its first bytes, not from its name.
+    """Read one IDX file. The first bytes, not the name, determine whether it is gzipped.
 
-    Memory never exceeds what the file can hold: a header that claims more is refused before anything is
-    allocated, and unpacking stops one byte past the claim.
+    Memory is bounded by the size of the file: a header that claims more is refused before allocation, and unpacking
+    stops one byte past the claimed size.
 
     Args:
         path: the file.
@@ -68,7 +68,7 @@ def _read(path: Path, stream: IO[bytes] | gzip.GzipFile, most_bytes: int) -> NDA
     claim = f"the header claims {' x '.join(map(str, shape))} values of {dtype}, {expected:,} bytes"
     if expected > most_bytes:
         raise DataError(f"{path}: {claim}, but the file can hold {most_bytes:,} at most")
-    if math.prod(size or 1 for size in shape) * dtype.itemsize > sys.maxsize:  # one is zero, and yet
+    if math.prod(size or 1 for size in shape) * dtype.itemsize > sys.maxsize:  # possible if another dimension is 0
         raise DataError(f"{path}: {claim}, with dimensions that no array can have")
     content = _read_up_to(stream, expected + 1)
     if len(content) != expected:

@@ -1,4 +1,4 @@
-"""Learning to rank with several labels: LightGBM's lambdarank example, or any folder of the LETOR layout."""
+"""Learning to rank with several labels: LightGBM's lambdarank example, or any folder in LETOR format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RankingSplits:
     Attributes:
         train, test: the documents, labels and query ids.
         labels: one name per label.
-        source: where they came from, for run records and captions.
+        source: origin of the data, for run records and captions.
     """
 
     train: RankingData
@@ -41,22 +41,27 @@ def load_ltr(
     data: str | PathLike[str] | None = None,
     download: bool = True,
 ) -> RankingSplits:
-    """Load graded queries, with chosen features turned into further labels and removed from the inputs.
+    """Load graded queries; some features are used as additional labels instead of inputs.
 
     Args:
-        columns: which features, counted from 0, become labels 1, 2, ...; the graded label is label 0.
-        grades: how many grades such a label has at most; the edges are learnt on the training rows.
-        files: a folder with ``train.txt`` and ``test.txt`` of the LETOR layout, such as a fold of MSLR-WEB10K. Without
-            it the lambdarank example (201 + 50 queries, 300 features) is used, and its checksums are compared.
-        data: the data folder (``--data``), see ``folders.data_folders``.
-        download: whether the example may be downloaded if it is found nowhere.
+        columns: features, counted from 0, that become labels 1, 2, ...; the graded label is label 0.
+        grades: maximum number of grades of such a label; the bin edges are computed from the training rows.
+        files: a folder with ``train.txt`` and ``test.txt`` in LETOR format, such as a fold of MSLR-WEB10K. Default: the
+            lambdarank example (201 + 50 queries, 300 features), with verified checksums.
+        data: data folder (``--data``), see ``folders.data_folders``.
+        download: whether the example may be downloaded if it is not found.
 
     Raises:
         DataError: a file is missing or damaged.
-        InvalidOption: columns or grades cannot work.
-        InvalidRankingData: a file of yours is of another layout, or a column cannot be a label.
+        InvalidOption: columns or grades are invalid.
+        InvalidRankingData: a file has another format, or a column cannot be a label.
     """
-    from stimulus_moo.ranking import FeatureLabels, RankingData, load_letor, load_lightgbm  # scikit-learn: slow to load
+    from stimulus_moo.ranking import (
+        FeatureLabels,
+        RankingData,
+        load_letor,
+        load_lightgbm,
+    )  # imports scikit-learn, which is slow
 
     rule = FeatureLabels(columns, grades)
     if files is None:

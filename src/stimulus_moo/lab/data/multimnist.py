@@ -1,4 +1,4 @@
-"""MultiMNIST: two different digits on one canvas, one task each, from four IDX files in MNIST's layout."""
+"""MultiMNIST: two different digits on one canvas, one task each, from four IDX files named as MNIST's."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stimulus_moo.lab.data.checksums import file_sha256, problem
 from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import find, how_to_get, member
 from stimulus_moo.lab.data.idx import read_idx
-from stimulus_moo.lab.data.options import integer_at_least
 from stimulus_moo.lab.data.pairing import draw_pairs, overlay
 from stimulus_moo.lab.data.registry import dataset
 from stimulus_moo.lab.data.task_data import TaskData
+from stimulus_moo.options import positive_integer, seed_number
 
 CANVAS = 36
 _DIGIT = 28
-_VERSION = 1  # of what is cached; raise it when pairing or overlay change
+_VERSION = 1  # version of the cache; increase it when pairing or overlay change
 
 
 def load_multimnist(
@@ -35,20 +35,20 @@ def load_multimnist(
     data: str | PathLike[str] | None = None,
     download: bool = True,
 ) -> TaskData:
-    """Load MultiMNIST: predict the digit at the top left and the one at the bottom right.
+    """Load MultiMNIST; the tasks are to classify the top-left and the bottom-right digit.
 
-    Each sample joins two 28 x 28 images of different classes on a 36 x 36 canvas, the brighter pixel where
-    they overlap. Training samples come from the ``train`` files, test samples from the ``t10k`` files. The
-    result is a function of the files' content, the seed and the two sizes, and is cached in the user's cache.
+    Each sample combines two 28 x 28 images of different classes on a 36 x 36 canvas; where they overlap, the brighter
+    pixel is kept. Training samples come from the ``train`` files, test samples from the ``t10k`` files. The result
+    depends only on the content of the files, the seed and the two sizes, and is stored in the user's cache.
 
     Args:
         n_train: training samples.
         n_test: test samples.
-        seed: decides the pairs.
+        seed: seed of the pairs.
         folder: a directory with four IDX files named as MNIST's, with or without ``.gz``, e.g.
-            Fashion-MNIST. Without it MNIST itself is used, and its checksums are compared.
-        data: the data folder (``--data``), see ``folders.data_folders``.
-        download: whether MNIST may be downloaded if it is found nowhere.
+            Fashion-MNIST. Default: MNIST, with verified checksums.
+        data: data folder (``--data``), see ``folders.data_folders``.
+        download: whether MNIST may be downloaded if it is not found.
 
     Returns:
         ``train`` and ``test`` hold images (float32 in [0, 1], n x 1 x 36 x 36), left labels and right labels
@@ -58,8 +58,8 @@ def load_multimnist(
         DataError: a file is missing, damaged or not in MNIST's layout.
         InvalidOption: a size or the seed is out of range.
     """
-    n_train, n_test = integer_at_least("n_train", n_train, 1), integer_at_least("n_test", n_test, 1)
-    seed = integer_at_least("seed", seed, 0)
+    n_train, n_test = positive_integer("n_train", n_train), positive_integer("n_test", n_test)
+    seed = seed_number(seed)
     place = find("mnist", data, download=download) if folder is None else Path(folder)
     files = _four_files(place)
 

@@ -1,4 +1,4 @@
-"""Two images on one canvas: the step from single digits to the two-task data sets MultiMNIST and digits."""
+"""Pairing of images on one canvas, for the two-task data sets MultiMNIST and digits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def draw_pairs(labels: NDArray[Any], n: int, generator: np.random.Generator) -> 
 
     Args:
         labels: one class per sample.
-        n: the number of pairs.
-        generator: the source of randomness.
+        n: number of pairs.
+        generator: random generator.
 
     Returns:
         The indices of the first and of the second samples.
@@ -40,7 +40,7 @@ def draw_pairs(labels: NDArray[Any], n: int, generator: np.random.Generator) -> 
     first = generator.integers(len(labels), size=n)
     own = class_of[first]
     position = generator.integers(len(labels) - counts[own])
-    position += np.where(position >= starts[own], counts[own], 0)  # step over the first one's class
+    position += np.where(position >= starts[own], counts[own], 0)  # skip the class of the first sample
     return first, by_class[position]
 
 

@@ -1,4 +1,4 @@
-"""The table of data sets, as data: files, checksums, mirrors, origin and licence."""
+"""Registry of data sets: files, checksums, mirrors, origin and licence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RF1_MIRRORS = (
 class DataFile:
     """One file of a data set.
 
-    A gzipped file is known by what it unpacks to, because mirrors compress the same bytes differently.
+    A gzipped file is identified by its unpacked content, because mirrors compress it differently.
 
     Attributes:
         name: path below the data set's folder.
@@ -53,7 +53,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set the lab knows: ``folder`` and ``files`` below a data folder, or none if it is built in."""
+    """A data set: ``folder`` and ``files`` below a data folder, or none if it is built in."""
 
     name: str
     title: str
@@ -65,7 +65,7 @@ class DataSet:
 
     @property
     def built_in(self) -> bool:
-        """True if the data set needs no file."""
+        """Whether the data set needs no files."""
         return not self.files
 
 

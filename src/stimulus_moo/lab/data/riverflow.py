@@ -1,4 +1,4 @@
-"""River flow RF1 and any other Mulan multi-target file: one regression task per target column."""
+"""River flow RF1 and other Mulan multi-target files: one regression task per target column."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stimulus_moo.errors import InvalidOption
 from stimulus_moo.lab.data.arff import read_numeric_arff
 from stimulus_moo.lab.data.checksums import problem
 from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import find, how_to_get, member
-from stimulus_moo.lab.data.options import integer_at_least
 from stimulus_moo.lab.data.registry import dataset
 from stimulus_moo.lab.data.task_data import TaskData
+from stimulus_moo.options import positive_integer, real, seed_number
 
 
 def load_riverflow(
@@ -31,17 +30,16 @@ def load_riverflow(
 ) -> TaskData:
     """Load RF1 (64 inputs, 8 targets, 9005 complete rows of 9125), or any Mulan ARFF file.
 
-    Rows with a missing value are dropped. Inputs and targets are standardised column by column with the mean
-    and the standard deviation of the *training* rows, so a target's mean squared error is a share of its
-    training variance.
+    Rows with missing values are dropped. Inputs and targets are standardised with the mean and standard deviation of
+    the *training* rows, so the mean squared error of a target is in units of its training variance.
 
     Args:
-        targets: the number of target columns, the last ones of the file.
-        test_share: the share of rows kept for the test.
-        seed: decides which rows those are.
-        file: an ARFF file with numeric columns. Without it RF1 is used, and its checksum is compared.
-        data: the data folder (``--data``), see ``folders.data_folders``.
-        download: whether RF1 may be downloaded if it is found nowhere.
+        targets: number of target columns, the last ones of the file.
+        test_share: fraction of rows for the test set.
+        seed: seed of the split.
+        file: an ARFF file with numeric columns. Default: RF1, with a verified checksum.
+        data: data folder (``--data``), see ``folders.data_folders``.
+        download: whether RF1 may be downloaded if it is not found.
 
     Returns:
         ``train`` and ``test`` hold inputs (float32, n x inputs) and targets (float32, n x targets).
@@ -50,9 +48,8 @@ def load_riverflow(
         DataError: the file is missing, damaged, not numeric ARFF, or has too few columns or complete rows.
         InvalidOption: targets, test_share or seed is out of range.
     """
-    targets, seed = integer_at_least("targets", targets, 1), integer_at_least("seed", seed, 0)
-    if not 0.0 < test_share < 1.0:
-        raise InvalidOption(f"test_share must lie between 0 and 1, found {test_share!r}")
+    targets, seed = positive_integer("targets", targets), seed_number(seed)
+    test_share = real("test_share", test_share, low=0.0, high=1.0, open_low=True, open_high=True)
     path = _registered_file(data, download) if file is None else Path(file)
     table, names = read_numeric_arff(path)
     if table.shape[1] <= targets:

@@ -1,4 +1,4 @@
-"""The container every in-memory loader returns: tensors that a training loop indexes directly."""
+"""Container for data sets in memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class TaskData:
         train: tensors with one leading dimension in common, the number of training samples.
         test: the same tensors for the test samples.
         tasks: one name per task, in the order of the labels.
-        synthetic: True if no sample was ever observed in the world.
-        source: where it came from, for run records and captions.
+        synthetic: whether the samples are generated.
+        source: origin of the data, for run records and captions.
 
     Raises:
         InvalidBatch: the tensors of a split do not have the same length, or a split holds none.
@@ -49,10 +49,10 @@ class TaskData:
 
     @property
     def n_train(self) -> int:
-        """The number of training samples."""
+        """Number of training samples."""
         return len(self.train[0])
 
     @property
     def n_test(self) -> int:
-        """The number of test samples."""
+        """Number of test samples."""
         return len(self.test[0])

@@ -1,34 +1,12 @@
-"""The paper's experiments and the claims it never shows, one file each, settings as data."""
+"""The experiments: one file each, with the paper's settings as data."""
 
 from stimulus_moo.lab.experiment import Experiment
-from stimulus_moo.lab.experiments import (
-    digits,
-    momentum_ablation,
-    multimnist,
-    pareto_front,
-    ranking,
-    ranking_scale,
-    rates,
-    riverflow,
-    scaling_law,
-    strongly_convex,
-)
+from stimulus_moo.lab.experiments import digits, multimnist, ranking, riverflow
 from stimulus_moo.lab.experiments.attributes import ATTRIBUTES, CELEBA
-from stimulus_moo.lab.study import Study
 
-_EXPERIMENTS = (digits.EXPERIMENT, multimnist.EXPERIMENT, CELEBA, ATTRIBUTES, riverflow.EXPERIMENT, ranking.EXPERIMENT)
-_STUDIES = (
-    momentum_ablation.STUDY,
-    strongly_convex.STUDY,
-    scaling_law.STUDY,
-    rates.STUDY,
-    pareto_front.STUDY,
-    ranking_scale.STUDY,
-)
+_ALL = (digits.EXPERIMENT, multimnist.EXPERIMENT, CELEBA, ATTRIBUTES, riverflow.EXPERIMENT, ranking.EXPERIMENT)
 
-#: Methods times seeds, with loss curves.
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _EXPERIMENTS}
-#: Claims checked by many small runs.
-STUDIES: dict[str, Study] = {study.name: study for study in _STUDIES}
+#: Every experiment by name.
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 
-__all__ = ["EXPERIMENTS", "STUDIES"]
+__all__ = ["EXPERIMENTS"]

@@ -1,4 +1,4 @@
-"""The 40-task experiments: CelebA as in the paper, and a synthetic stand-in that runs anywhere in minutes."""
+"""Experiments with 40 tasks: CelebA as in the paper, and a synthetic substitute that needs no data files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from stimulus_moo.lab.data import CelebA, load_attributes
-from stimulus_moo.lab.experiment import Experiment, Settings
+from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.experiments.classification import attribute_losses, attribute_test
 from stimulus_moo.lab.models import ResNet18
 from stimulus_moo.lab.problem import Problem
 
-_PAPER = Settings(
+_PAPER = ExperimentSettings(
     lr=0.0005,
     momentum=0.01,
     batch_size=32,
@@ -33,7 +33,7 @@ _CLAIM = (
 )
 
 
-def build_attributes(settings: Settings, seed: int, data: Path | None) -> Problem:
+def build_attributes(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
     """Return the synthetic 40-attribute problem with a narrow ResNet-18 at 32 x 32."""
     images = load_attributes(n_train=settings.n or 1024, n_test=512, seed=0)
     torch.manual_seed(seed)
@@ -48,7 +48,7 @@ def build_attributes(settings: Settings, seed: int, data: Path | None) -> Proble
     )
 
 
-def build_celeba(settings: Settings, seed: int, data: Path | None) -> Problem:
+def build_celeba(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
     """Return the CelebA problem: the paper's "full" set of 1024 training images, ResNet-18 at 64 x 64."""
     train = CelebA(data=data, split="train", size=64, limit=settings.n or 1024)
     test = CelebA(data=data, split="test", size=64, limit=512)

@@ -1,4 +1,4 @@
-"""Losses and test metrics of the classification experiments: one label per task, several classes or yes and no."""
+"""Losses and test metrics of the classification experiments, multi-class and binary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stimulus_moo.lab.data import TaskData
 from stimulus_moo.lab.problem import Problem
 
 Test = Callable[[nn.Module], dict[str, list[float]]]
-_PIECE = 512  # test samples evaluated at once
+_PIECE = 512  # test samples per batch
 
 
 def class_losses(model: Any, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -29,7 +29,7 @@ def attribute_losses(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def class_problem(model: nn.Module, data: TaskData) -> Problem:
-    """Return the problem of predicting one class per task."""
+    """Return a problem with one class to predict per task."""
     return Problem(
         model=model,
         losses=class_losses,
@@ -57,9 +57,9 @@ def class_test(data: tuple[Tensor, ...]) -> Test:
 
 
 def attribute_test(data: tuple[Tensor, ...]) -> Test:
-    """Return the balanced test accuracy per attribute: the mean of the hit rates on yes and on no.
+    """Return the balanced test accuracy per attribute: the mean of sensitivity and specificity.
 
-    Attributes are rare or common, so that plain accuracy would reward a constant answer.
+    Many attributes are rare or frequent, so plain accuracy would reward a constant prediction.
     """
 
     def test(model: nn.Module) -> dict[str, list[float]]:

@@ -1,4 +1,4 @@
-"""The demo: two overlapping handwritten digits on one canvas, from scikit-learn's bundled data, predict both."""
+"""Demo experiment: classify two overlapping handwritten digits, from scikit-learn's bundled data."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from stimulus_moo.lab.data import load_digits
-from stimulus_moo.lab.experiment import Experiment, Settings
+from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.experiments.classification import class_problem
 from stimulus_moo.lab.models import MultiHead, TupleHeads
 from stimulus_moo.lab.problem import Problem
 
 
-def build(settings: Settings, seed: int, data: Path | None) -> Problem:
-    """Return the two-digit problem with a small multi-layer perceptron and two heads."""
+def build(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
+    """Return the two-digit problem, with a small multi-layer perceptron and two heads."""
     pairs = load_digits(n_train=settings.n or 1024, n_test=512, seed=0)
     torch.manual_seed(seed)
     pixels = pairs.train[0][0].numel()
@@ -30,7 +30,7 @@ EXPERIMENT = Experiment(
         "Not in the paper: a small real problem on which every method runs in seconds, at equal gradient evaluations "
         "and with each method's learning rate tuned."
     ),
-    settings=Settings(
+    settings=ExperimentSettings(
         lr=0.1,
         momentum=0.5,
         batch_size=32,

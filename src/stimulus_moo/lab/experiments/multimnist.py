@@ -1,4 +1,4 @@
-"""MultiMNIST, the paper's first main experiment: two digits on one canvas, LeNet with two heads."""
+"""MultiMNIST, the first experiment of the paper: two digits on one canvas, LeNet with two heads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 
 from stimulus_moo.lab.data import load_multimnist
-from stimulus_moo.lab.experiment import Experiment, Settings
+from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.experiments.classification import class_problem
 from stimulus_moo.lab.models import LeNet
 from stimulus_moo.lab.problem import Problem
 
 
-def build(settings: Settings, seed: int, data: Path | None) -> Problem:
-    """Return the two-task problem; the seed decides the model's start, the images are the same for every seed."""
+def build(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
+    """Return the two-task problem. The seed determines the initialization; the images do not depend on it."""
     pairs = load_multimnist(n_train=settings.n or 60_000, n_test=2_000, seed=0, folder=settings.files, data=data)
     torch.manual_seed(seed)
     return class_problem(LeNet(heads=len(pairs.tasks), image_size=pairs.train[0].shape[-1]), pairs)
@@ -27,7 +27,7 @@ EXPERIMENT = Experiment(
         "Figure 1: SMGD is slowest, MoCo slightly faster; MGD and STIMULUS are alike per iteration; the momentum "
         "variants are fastest; MGD needs the most samples, the + variants fewer than STIMULUS and STIMULUS-M."
     ),
-    settings=Settings(
+    settings=ExperimentSettings(
         lr=0.3,
         momentum=0.5,
         batch_size=96,

@@ -1,4 +1,4 @@
-"""Multi-label learning to rank, the problem the paper opens with and never runs: one loss per label, over queries."""
+"""Multi-label learning to rank, the paper's motivating problem, which it does not run: one loss per label."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 from stimulus_moo import InvalidOption
 from stimulus_moo.lab.data import RankingSplits, load_ltr
-from stimulus_moo.lab.experiment import Experiment, Settings
+from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.problem import Problem
 
-#: The name of the test metric.
+#: Name of the test metric.
 NDCG = "NDCG@10"
 
 
 @dataclass(frozen=True)
-class RankingSettings(Settings):
-    """The settings of a ranking run; those beyond every experiment's own are given with ``--set NAME=VALUE``.
+class RankingSettings(ExperimentSettings):
+    """Settings of a ranking run. The additional ones are set with ``--set NAME=VALUE``.
 
-    ``columns`` are the features that become labels beside the graded one, ``grades`` how many grades each has at most,
-    ``loss`` a name of ``stimulus_moo.ranking.LOSSES``, ``hidden`` the widths of the scorer's hidden layers. ``n`` takes
-    the first queries only, and ``files`` names a folder with ``train.txt`` and ``test.txt`` of the LETOR layout.
+    ``columns`` are the features used as additional labels, ``grades`` their maximum number of grades, ``loss`` a name
+    in ``stimulus_moo.ranking.LOSSES``, ``hidden`` the widths of the scorer's hidden layers. ``n`` limits training to
+    the first queries, and ``files`` names a folder with ``train.txt`` and ``test.txt`` in LETOR format.
     """
 
     columns: Sequence[int] = (90, 215, 16, 26)
@@ -35,8 +35,8 @@ class RankingSettings(Settings):
     hidden: Sequence[int] = ()
 
 
-def build(settings: Settings, seed: int, data: Path | None) -> Problem:
-    """Return the ranking problem; the seed decides the start of a scorer with hidden layers."""
+def build(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
+    """Return the ranking problem. The seed determines the initialization of a scorer with hidden layers."""
     if not isinstance(settings, RankingSettings):
         raise InvalidOption(f"settings must be RankingSettings, found {type(settings).__name__}")
     splits = load_ltr(columns=settings.columns, grades=settings.grades, files=settings.files, data=data)
@@ -45,8 +45,8 @@ def build(settings: Settings, seed: int, data: Path | None) -> Problem:
 
 
 def standardised(splits: RankingSplits) -> RankingSplits:
-    """Return the splits with dense features of deviation 1 on the training rows, as ``MultiLabelRanker`` has them."""
-    from stimulus_moo.ranking import Scaler  # scikit-learn: slow to load
+    """Return the splits with dense features, scaled to unit standard deviation as in ``MultiLabelRanker``."""
+    from stimulus_moo.ranking import Scaler  # imports scikit-learn, which is slow
 
     scaler = Scaler().fit(splits.train.X)
     train, test = (replace(part, X=scaler(part.X)) for part in (splits.train, splits.test))
@@ -61,10 +61,9 @@ def ranking_problem(
     n: int | None = None,
     synthetic: bool = False,
 ) -> Problem:
-    """Return the problem of ranking by every label, on the first ``n`` training queries, with dense features.
+    """Return the problem of ranking by all labels, on the first ``n`` training queries, with dense features.
 
-    A sample is a query. What ``fit`` draws from is the queries' numbers; ``losses`` gathers their documents, so that
-    nothing is padded.
+    A sample is a query. ``fit`` draws indices of queries, and ``losses`` gathers their documents without padding.
     """
     from stimulus_moo.ranking import LOSSES, QueryDataset, Scorer, ndcg
 

@@ -1,4 +1,4 @@
-"""River flow RF1, the paper's eight-objective experiment: a tanh network, one squared error per target."""
+"""River flow RF1, the paper's experiment with eight objectives: a tanh network, one squared error per target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from stimulus_moo.lab.data import load_riverflow
-from stimulus_moo.lab.experiment import Experiment, Settings
+from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.models import TanhMLP
 from stimulus_moo.lab.problem import Problem
 
@@ -21,8 +21,8 @@ def losses(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     return squared.mean(0)
 
 
-def build(settings: Settings, seed: int, data: Path | None) -> Problem:
-    """Return the eight-task problem on the first ``n`` training rows; the seed decides the model's start."""
+def build(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
+    """Return the eight-task problem on the first ``n`` training rows. The seed determines the initialization."""
     flows = load_riverflow(targets=settings.targets, file=settings.files, data=data)
     count = settings.n or flows.n_train
     torch.manual_seed(seed)
@@ -51,7 +51,7 @@ EXPERIMENT = Experiment(
         "SMGD and MoCo; samples SMGD 8,000, MoCo 8,000, MGD 128,000, STIMULUS and STIMULUS-M 27,200, STIMULUS+ 20,947, "
         "STIMULUS-M+ 21,085 (in our words: gradient evaluations)."
     ),
-    settings=Settings(
+    settings=ExperimentSettings(
         lr=0.001,
         momentum=0.1,
         batch_size=8,

@@ -1,6 +1,6 @@
-"""Models of the paper's experiments: what an experiment's losses evaluate on a batch.
+"""Models of the experiments.
 
-Each draws its start from torch's global generator: call ``torch.manual_seed`` before building one.
+They are initialized from torch's global generator: call ``torch.manual_seed`` before building one.
 """
 
 from stimulus_moo.lab.models.heads import MultiHead, TupleHeads

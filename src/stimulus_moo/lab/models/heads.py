@@ -1,8 +1,8 @@
-"""One trunk and S heads: the shape of a model whose S losses share most, but not all, of its parameters.
+"""Models with a shared trunk and S heads, one per objective.
 
-Scalar heads are one linear layer with S outputs, its row s the head of objective s: as a tensor [n, S] the
-outputs take one loss call, and S modules joined by a concatenation would make every backward pass visit all
-of them. Heads with several outputs are modules of their own, ``TupleHeads``: a loss reaches only its head.
+Scalar heads are one linear layer with S outputs, whose row s is the head of objective s: the [n, S] output needs one
+loss call, whereas S concatenated modules would all be visited by every backward pass. Heads with several outputs are
+separate modules, ``TupleHeads``: the backward pass of a loss visits only its own head.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stimulus_moo.errors import InvalidOption
 
 
 class TupleHeads(nn.ModuleList):
-    """S modules on the same features; their outputs as a tuple, one per objective.
+    """Apply S modules to the same features; returns a tuple of outputs, one per objective.
 
     Args:
         heads: the modules, at least one, objective 0 first.
@@ -43,12 +43,12 @@ class TupleHeads(nn.ModuleList):
 class MultiHead(nn.Module):
     """A trunk that all objectives share, followed by their heads.
 
-    The base of the lab's multi-head models, and a way to put heads on a trunk of your own.
+    Base class of the lab's multi-head models; it also combines any trunk with any heads.
 
     Args:
-        trunk: from a batch of inputs to features.
-        heads: from features to all S outputs, ``TupleHeads`` or, for scalars, ``nn.Linear(features, S)``;
-            what it returns is what the model returns.
+        trunk: module from a batch of inputs to features.
+        heads: module from features to all S outputs, ``TupleHeads`` or, for scalars, ``nn.Linear(features, S)``;
+            the model returns its output.
 
     Example:
         >>> import torch
@@ -70,5 +70,5 @@ class MultiHead(nn.Module):
         return outputs
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the trunk, to be passed as ``shared=`` so that they alone decide the weights."""
+        """Parameters of the trunk. Pass them as ``shared=`` to compute the weights from their gradients only."""
         return list(self.trunk.parameters())

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from stimulus_moo.errors import InvalidBatch, InvalidOption
 from stimulus_moo.lab.models.heads import MultiHead, TupleHeads
-from stimulus_moo.lab.models.options import require_positive_integer
+from stimulus_moo.options import positive_integer
 
 _SMALLEST_IMAGE = 16  # leaves one pixel after two 5x5 convolutions, each followed by 2x2 pooling
 _FEATURES = 50
@@ -45,9 +45,9 @@ class LeNet(MultiHead):
     """
 
     def __init__(self, heads: int = 2, *, classes: int = 10, image_size: int = 36) -> None:
-        require_positive_integer("heads", heads)
-        require_positive_integer("classes", classes)
-        require_positive_integer("image_size", image_size)
+        positive_integer("heads", heads)
+        positive_integer("classes", classes)
+        positive_integer("image_size", image_size)
         if image_size < _SMALLEST_IMAGE:
             raise InvalidOption(
                 f"image_size must be at least {_SMALLEST_IMAGE}, found {image_size}; "

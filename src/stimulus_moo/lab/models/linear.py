@@ -1,18 +1,18 @@
-"""A linear model, for objectives whose solution is known or convex: ridge and logistic regression."""
+"""Linear model, for convex objectives such as ridge and logistic regression."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from stimulus_moo.lab.models.options import require_positive_integer
+from stimulus_moo.options import positive_integer
 
 
 class LinearModel(nn.Linear):
     """One linear map; returns an [n, outputs] tensor.
 
-    ``outputs=1`` is one weight vector that all S objectives judge, each by its own targets or samples: they
-    conflict. ``outputs=S`` gives each objective a row of its own: they meet only in what the losses add, such
-    as a penalty on the whole matrix. There are no heads; ``shared_parameters`` is everything.
+    With ``outputs=1``, all S objectives share one weight vector and conflict. With ``outputs=S``, each objective has
+    its own row, and they interact only through common terms such as a penalty on the whole matrix. There are no heads;
+    ``shared_parameters`` returns all parameters.
 
     Args:
         features: inputs per sample.
@@ -34,10 +34,10 @@ class LinearModel(nn.Linear):
     """
 
     def __init__(self, features: int, outputs: int = 1, *, bias: bool = True) -> None:
-        require_positive_integer("features", features)
-        require_positive_integer("outputs", outputs)
+        positive_integer("features", features)
+        positive_integer("outputs", outputs)
         super().__init__(features, outputs, bias=bias)
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """All parameters, so that a linear model can stand where a multi-head one does."""
+        """All parameters; same interface as the multi-head models."""
         return list(self.parameters())

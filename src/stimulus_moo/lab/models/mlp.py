@@ -1,4 +1,4 @@
-"""A tanh multi-layer perceptron with S scalar outputs, the model of the river-flow experiment."""
+"""Multi-layer perceptron with tanh activations and S scalar outputs, the model of the river-flow experiment."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import nn
 
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.lab.models.heads import MultiHead
-from stimulus_moo.lab.models.options import require_positive_integer
+from stimulus_moo.options import positive_integer
 
 
 class TanhMLP(MultiHead):
     """Perceptron with tanh after every hidden layer and S linear outputs; returns an [n, S] tensor.
 
-    The last layer is the heads, its row s the head of objective s; all before it is the trunk. Column s is
-    the prediction for target s, without an activation.
+    Row s of the last layer is the head of objective s; the layers before it are the trunk. Column s is the prediction
+    for target s, without activation.
 
     Args:
         widths: inputs, hidden layers, outputs: at least three positive integers, the last one S. The default
@@ -41,7 +41,7 @@ class TanhMLP(MultiHead):
                 f"found {widths!r}; use LinearModel for no hidden layer"
             )
         for position, width in enumerate(widths):
-            require_positive_integer(f"widths[{position}]", width)
+            positive_integer(f"widths[{position}]", width)
         *trunk, outputs = widths
         layers = [layer for pair in pairwise(trunk) for layer in (nn.Linear(*pair), nn.Tanh())]
         super().__init__(nn.Sequential(*layers), nn.Linear(trunk[-1], outputs))

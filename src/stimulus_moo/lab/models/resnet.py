@@ -1,4 +1,4 @@
-"""ResNet-18 with S scalar heads, the model of the CelebA experiment and, narrow, of its offline stand-in."""
+"""ResNet-18 with S scalar heads, the model of CelebA and, with fewer channels, of its synthetic substitute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn.functional import relu
 
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.lab.models.heads import MultiHead
-from stimulus_moo.lab.models.options import require_positive_integer
+from stimulus_moo.options import positive_integer
 
 Norm = Literal["group", "batch"]
 
@@ -23,10 +23,9 @@ class ResNet18(MultiHead):
     and its 512 features feed S heads of 513 parameters each, the rows of one linear layer.
 
     Warning:
-        ``norm="batch"`` couples the samples of a batch while the model is in training mode. The loss is then
-        no finite sum, which the variance-reduced estimators rely on, and ``MultiGradient`` warns. It is here
-        for torchvision's weights; after loading them, ``model.eval()`` fixes the statistics, so that the
-        model can be fine-tuned as a finite sum.
+        ``norm="batch"`` couples the samples of a batch in training mode. The loss is then not a finite sum, which the
+        variance-reduced estimators require, and ``MultiGradient`` warns. Use it for torchvision's weights; after
+        loading them, ``model.eval()`` fixes the statistics, so that the model can be fine-tuned as a finite sum.
 
     Args:
         heads: S, the number of objectives.
@@ -53,7 +52,7 @@ class ResNet18(MultiHead):
     trunk: ResNet18Trunk
 
     def __init__(self, heads: int, *, width: int = 64, small_images: bool = False, norm: Norm = "group") -> None:
-        require_positive_integer("heads", heads)
+        positive_integer("heads", heads)
         trunk = ResNet18Trunk(width=width, small_images=small_images, norm=norm)
         super().__init__(trunk, nn.Linear(trunk.features, heads))
 
@@ -62,8 +61,8 @@ class ResNet18Trunk(nn.Module):
     """ResNet-18 (He et al., 2016) up to its global average pooling: images to [n, 8 width] features.
 
     Module names and initialisation are those of ``torchvision.models.resnet18``: with ``width=64``,
-    ``norm="batch"`` and the ImageNet stem its state dict is torchvision's without ``fc``. Normalisation
-    layers are called ``bn`` there, and here also where they are by groups. Arguments as in ``ResNet18``.
+    ``norm="batch"`` and the ImageNet stem its state dict is torchvision's without ``fc``. Group
+    normalisation layers are also called ``bn``. Arguments as in ``ResNet18``.
 
     Attributes:
         features: how many features a sample gets, 8 width.
@@ -138,7 +137,7 @@ def _normalisation(norm: Norm, channels: int) -> nn.Module:
 
 
 def _check_width_and_norm(width: int, norm: str) -> None:
-    require_positive_integer("width", width)
+    positive_integer("width", width)
     if norm not in ("group", "batch"):
         raise InvalidOption(f"norm must be 'group' or 'batch', found {norm!r}")
     if norm == "group" and width % _CHANNELS_PER_GROUP:

@@ -1,4 +1,4 @@
-"""Weights of torchvision's resnet18 into the trunk of ours, all of them or none."""
+"""Loading of torchvision's resnet18 weights into the trunk of ``ResNet18``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 from stimulus_moo.errors import InvalidOption, MissingDependency
 from stimulus_moo.lab.models.resnet import ResNet18
 
-_SHOWN = 10  # mismatches named in an error; a wrong norm alone makes 60
+_SHOWN = 10  # mismatches named in an error; a wrong norm alone causes 60
 
 
 def load_torchvision_weights(model: ResNet18, state_dict: Mapping[str, Tensor] | None = None) -> None:
-    """Copy the weights of a torchvision resnet18 into ``model.trunk``; the heads stay as they are.
+    """Copy the weights of a torchvision resnet18 into ``model.trunk``; the heads are not changed.
 
-    The classifier ``fc`` of the source is left out: the heads stand in its place. ``num_batches_tracked``,
-    which old weight files lack, may be missing. Everything else must be there in the right shape.
+    The classifier ``fc`` of the source is ignored. ``num_batches_tracked``, which old weight files lack, may be
+    missing. Every other tensor must be present with the right shape.
 
     Args:
         model: the ``ResNet18`` to fill; torchvision's own weights need ``norm="batch"``, width 64 and the
@@ -25,7 +25,7 @@ def load_torchvision_weights(model: ResNet18, state_dict: Mapping[str, Tensor] |
             ImageNet weights from torchvision, which downloads them on first use.
 
     Raises:
-        InvalidOption: a name is missing, unknown, of another shape or no tensor. The model is unchanged then.
+        InvalidOption: an entry is missing, unknown, has another shape or is not a tensor. The model is unchanged.
         MissingDependency: ``state_dict`` is ``None`` and torchvision is not installed.
 
     Example:

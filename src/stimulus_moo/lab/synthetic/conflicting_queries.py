@@ -1,4 +1,4 @@
-"""Generated queries whose labels truly conflict: what lifts one lowers the others."""
+"""Generated ranking data with conflicting labels: improving one label harms the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stimulus_moo import InvalidOption
 if TYPE_CHECKING:
     from stimulus_moo.ranking import RankingData
 
-_SHARES = (0.5, 0.75, 0.9, 0.97)  # the quantiles of the utility at which the grade rises
+_SHARES = (0.5, 0.75, 0.9, 0.97)  # quantiles of the utility that separate the grades
 
 
 def conflicting_queries(
@@ -26,26 +26,26 @@ def conflicting_queries(
     noise: float,
     seed: int,
 ) -> RankingData:
-    r"""Return queries with ``documents`` each, features standard normal.
+    r"""Return queries with ``documents`` documents each and standard normal features.
 
     .. code-block:: text
 
         utility_s = w_s . x + interaction x_a x_b + noise z,    z standard normal, a and b of label s alone
 
-    The w_s are unit vectors of random directions, any two with the inner product ``correlation``: below 0, what lifts
-    one label lowers the others on average. The grades 0 to 4 cut a label's utility at its quantiles. A linear scorer
-    cannot see the interaction; trees can.
+    The w_s are random unit vectors with pairwise inner product ``correlation``. If it is negative, the labels conflict
+    on average. Grades 0 to 4 result from quantiles of the utility. A linear scorer cannot represent the interaction;
+    trees can.
 
     Args:
-        queries, documents, features: how many; at least twice as many features as labels.
-        labels: at least 2.
-        correlation: between the labels' linear parts, above -1 / (labels - 1): there they would cancel out.
-        interaction: the weight of the product of two features.
-        noise: what no ranker can know.
-        seed: of the documents. The labels are always the same function of them, so another seed makes test queries.
+        queries, documents, features: sizes; at least twice as many features as labels.
+        labels: number of labels, at least 2.
+        correlation: correlation of the linear parts of the labels, above -1 / (labels - 1).
+        interaction: weight of the product of two features.
+        noise: standard deviation of the noise.
+        seed: seed of the documents. The labels are a fixed function of them, so another seed gives test queries.
 
     Raises:
-        InvalidOption: there are too few labels or features, or no labels of this correlation.
+        InvalidOption: there are too few labels or features, or the correlation is out of range.
     """
     from stimulus_moo.ranking import RankingData
 

@@ -1,4 +1,4 @@
-"""Problems of two objectives whose Pareto front is known, made finite sums by noise that leaves the mean as it is."""
+"""Two-objective problems with a known Pareto front, as finite sums with zero-mean noise."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from torch import Tensor
 from stimulus_moo.lab.problem import Problem
 from stimulus_moo.lab.synthetic.point import Point, centred, normal, uniform
 
-_DENSE = 1000  # points that a front's length is measured with
+_DENSE = 1000  # points for measuring the length of a front
 
 
 @dataclass(frozen=True)
 class FrontProblem:
-    """Two objectives, their front and where runs start.
+    """Two objectives, their Pareto set and the distribution of starts.
 
     Attributes:
-        name, title: for reports.
-        objectives: from x to (f_1, f_2), without noise.
-        pareto_set: from a number in [0, 1] to a Pareto-optimal x, along the whole set.
-        start: from a generator to a random start.
+        name, title: names in reports.
+        objectives: function from x to (f_1, f_2), without noise.
+        pareto_set: function from [0, 1] to Pareto-optimal x, onto the whole set.
+        start: function from a generator to a random start.
     """
 
     name: str
@@ -68,7 +68,7 @@ def _uniform(generator: torch.Generator, low: list[float], high: list[float]) ->
 
 
 def fonseca_fleming(dimension: int = 2) -> FrontProblem:
-    """f_1 = 1 - exp(-||x - c||^2), f_2 = 1 - exp(-||x + c||^2), c = 1/sqrt(d): concave but for two tiny ends.
+    """f_1 = 1 - exp(-||x - c||^2), f_2 = 1 - exp(-||x + c||^2), c = 1/sqrt(d): concave except near its two ends.
 
     The Pareto set is the segment from c to -c (Fonseca and Fleming, 1995).
     """
@@ -104,7 +104,7 @@ def dtlz2(dimension: int = 3) -> FrontProblem:
     """f_1 = (1 + g) cos(theta), f_2 = (1 + g) sin(theta): DTLZ2 (Deb et al., 2002) with sin x_1 in place of its box.
 
     The front is that of ``quarter_circle``. At the ends of theta one objective vanishes together with its gradient,
-    whatever g is: such points are Pareto-stationary and far from the front.
+    for any g: such points are Pareto-stationary but far from the front.
     """
     return FrontProblem(
         "dtlz2",
@@ -154,7 +154,7 @@ FRONTS: dict[str, FrontProblem] = {
 
 
 def in_hull(front: Tensor, tolerance: float = 1e-3) -> Tensor:
-    """Return for every point of a front, in order, whether linear scalarisation can find it.
+    """Return for every point of a front, in order, whether linear scalarisation can reach it.
 
     Those are the points within ``tolerance`` of the lower-left convex hull of the front.
 
@@ -175,7 +175,7 @@ def in_hull(front: Tensor, tolerance: float = 1e-3) -> Tensor:
 
 
 def _to_polyline(point: Tensor, corners: Tensor) -> float:
-    """Return the distance from a point to the line through the corners, of which there are at least two."""
+    """Return the distance from a point to the polyline through at least two corners."""
     begin, along = corners[:-1], corners.diff(dim=0)
     share = (((point - begin) * along).sum(1) / along.square().sum(1)).clamp(0.0, 1.0)
     return float((begin + share.unsqueeze(1) * along - point).norm(dim=1).min())

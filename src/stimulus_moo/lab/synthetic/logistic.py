@@ -1,4 +1,4 @@
-"""Logistic regression with a nonconvex regulariser: two label sets over the same features, so that they conflict."""
+"""Logistic regression with a nonconvex regulariser and two conflicting sets of labels."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def nonconvex_logistic(
 
         f_sj(x) = log(1 + exp(-y_sj a_j . x)) + r sum_i x_i^2 / (1 + x_i^2),     ||a_j|| = 1,  y_sj = +-1,  x_0 = 0
 
-    The spectrum of the features falls by ``10^decay``. Label s is drawn with odds that depend on the feature along a
-    direction w_s; w_1 and w_2 are orthogonal. Neither they nor the spectrum depend on n, so problems of all sizes are
-    samples of the same population.
+    The standard deviations of the features fall by a factor of ``10^decay``. The probability of label s depends on the
+    features along a direction w_s; w_1 and w_2 are orthogonal. Directions and spectrum do not depend on n, so problems
+    of all sizes are samples of the same population.
 
     Args:
         n: number of samples.
-        seed: of features, directions and labels.
-        dimension: of x.
+        seed: seed of features, directions and labels.
+        dimension: dimension of x.
         decay: log10 of the largest over the smallest standard deviation of a feature.
-        regulariser: r.
+        regulariser: the coefficient r.
     """
     generator = torch.Generator().manual_seed(seed)
     directions = torch.linalg.qr(normal(generator, dimension, 2))[0]
@@ -59,7 +59,7 @@ def nonconvex_logistic(
 
 @dataclass(frozen=True)
 class Smoothness:
-    """Lipschitz constants of the gradients: of every single sample's loss, and of the mean over all samples."""
+    """Lipschitz constants of the gradients of a single sample's loss and of the mean loss."""
 
     sample: float
     mean: float
@@ -68,7 +68,7 @@ class Smoothness:
 def smoothness(features: Tensor, regulariser: float) -> Smoothness:
     """Bound the smoothness of ``nonconvex_logistic``.
 
-    The logistic loss bends by at most 1/4 along a_j, and x^2 / (1 + x^2) by at most 2.
+    The second derivative is at most 1/4 for the logistic loss along a_j, and at most 2 for x^2 / (1 + x^2).
 
     >>> smoothness(torch.eye(2, dtype=torch.float64), 0.0)
     Smoothness(sample=0.25, mean=0.125)

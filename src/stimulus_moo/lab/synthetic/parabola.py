@@ -14,7 +14,7 @@ from stimulus_moo.lab.synthetic.point import Point, centred, uniform
 
 _BELOW = torch.special.ndtr(torch.tensor(-1.0, dtype=torch.float64)).item()  # P(N(0, 1) < -1)
 
-#: how the noise on (-1, 1) is drawn: from uniform numbers in (0, 1) to noise
+#: Noise distributions on (-1, 1), as functions of uniform numbers in (0, 1).
 NOISES: dict[str, Callable[[Tensor], Tensor]] = {
     "truncated-normal": lambda u: torch.special.ndtri(_BELOW + (1.0 - 2.0 * _BELOW) * u),
     "uniform": lambda u: 2.0 * u - 1.0,

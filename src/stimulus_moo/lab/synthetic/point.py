@@ -1,4 +1,4 @@
-"""The model of a problem without a network: a point x that is trained itself."""
+"""Model of a problem without a network: a trainable point x."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def uniform(generator: torch.Generator, *shape: int) -> Tensor:
 
 
 def centred(noise: Tensor) -> Tensor:
-    """Return the noise with mean zero over its samples, so that it leaves the mean objective as it is."""
+    """Subtract the mean over the samples, so that the noise does not change the mean objective."""
     return noise - noise.mean(0)

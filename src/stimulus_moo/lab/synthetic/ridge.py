@@ -1,4 +1,4 @@
-"""Multi-objective ridge regression: strongly convex, with its Pareto set as a function of the weights."""
+"""Multi-objective ridge regression: strongly convex, with a known Pareto set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stimulus_moo.lab.synthetic.point import Point, normal
 
 @dataclass(frozen=True)
 class Ridge:
-    """A ridge problem and what is known of it: f_s(x) = x^T H_s x / 2 - b_s . x + a constant.
+    """A ridge problem and its quadratic form: f_s(x) = x^T H_s x / 2 - b_s . x + a constant.
 
     Attributes:
         problem: model, losses and data.
@@ -88,7 +88,7 @@ def multi_objective_ridge(
     noise: float = 0.5,
     start: float = 3.0,
 ) -> Ridge:
-    """Return S ridge regressions of one x, each with features, true coefficients and targets of its own.
+    """Return S ridge regressions of one x, each with its own features, true coefficients and targets.
 
     .. code-block:: text
 

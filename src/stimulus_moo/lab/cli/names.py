@@ -1,0 +1,48 @@
+"""Lookup of names given on the command line: methods, experiments, studies, data sets."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from stimulus_moo import InvalidOption, methods
+
+
+def find(name: str, known: Iterable[str], kind: str) -> str:
+    """Return ``name`` if it is known.
+
+    Raises:
+        InvalidOption: it is unknown; the message suggests the closest match.
+
+    >>> try:
+    ...     find("digit", ["digits", "celeba"], "experiment")
+    ... except InvalidOption as error:
+    ...     print(error)
+    there is no experiment 'digit'; did you mean 'digits'? Known: digits, celeba
+    """
+    names = list(known)
+    if name in names:
+        return name
+    near = difflib.get_close_matches(name, names, n=1)
+    raise InvalidOption(
+        f"there is no {kind} {name!r}; {f'did you mean {near[0]!r}? ' if near else ''}Known: {', '.join(names)}"
+    )
+
+
+def find_method(name: str) -> str:
+    """Return the name of a method, in any case; ``auto`` is the method that ``fit`` uses for ``"auto"``.
+
+    Raises:
+        InvalidOption: there is no such method; the message suggests the closest match.
+    """
+    return methods.find_method(name.strip()).name
+
+
+def find_methods(names: str) -> list[str]:
+    """Return the methods of a comma-separated list."""
+    return [find_method(name) for name in names.split(",")]
+
+
+def starting_with(incomplete: str, known: Iterable[str] | Mapping[str, object]) -> list[str]:
+    """Return the names that start with ``incomplete``, for shell completion."""
+    return [name for name in known if name.startswith(incomplete)]

@@ -1,0 +1,36 @@
+"""Writing of the report: figures, and one self-contained HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stimulus_moo import MissingDependency
+from stimulus_moo.lab.report.figures import write_figures
+from stimulus_moo.lab.report.groups import group_runs
+from stimulus_moo.lab.report.page import page
+from stimulus_moo.lab.runs import load_runs, load_studies
+from stimulus_moo.lab.runs.storage import write_text
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``figures/`` and ``report.html`` into a folder, from every run and study below it.
+
+    The page contains all data and scripts, and makes no network requests.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        InvalidOption: there is no such folder.
+        MissingDependency: plotly or matplotlib is not installed.
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise MissingDependency("the report needs plotly: pip install 'stimulus-moo[lab]'") from None
+    folder = Path(folder)
+    runs, studies = load_runs(folder), load_studies(folder)
+    write_figures(runs, studies, folder / "figures")
+    path = folder / "report.html"
+    write_text(path, page(group_runs(runs), studies, get_plotlyjs(), folder.resolve().name))
+    return path

@@ -1,0 +1,159 @@
+import dataclasses
+import json
+
+import pytest
+
+from stimulus_moo import METHODS
+from stimulus_moo.lab.cli import arguments
+from stimulus_moo.lab.cli.setting_options import OPTIONS, experiment_settings
+from stimulus_moo.lab.experiment import ExperimentSettings
+from stimulus_moo.lab.experiments import EXPERIMENTS
+from stimulus_moo.lab.report.groups import step_size
+from stimulus_moo.lab.runs.reading import load_runs
+
+from .. import fake_lab
+from .conftest import call, settings_of
+
+
+def test_every_setting_is_an_option():
+    assert set(OPTIONS) == {field.name for field in dataclasses.fields(ExperimentSettings)}
+    said = call("run", "--help").stdout
+    for name in OPTIONS:
+        assert f"--{name.replace('_', '-')}" in said
+
+
+def test_every_setting_reaches_the_run(place):
+    given = {
+        "lr": 0.01,
+        "momentum": 0.25,
+        "batch_size": 4,
+        "period": 5,
+        "guard": False,
+        "steps": 2,
+        "gradients": 999,
+        "n": 32,
+        "evaluate_every": 1,
+        "epsilon": 0.1,
+        "sigma2": 2.5,
+        "sigma2_of": {"stimulus-m+": 0.5},
+        "files": "elsewhere",
+        "targets": 3,
+        "c_gamma": 3.0,
+        "c_epsilon": 4.0,
+        "alpha": 0.5,
+        "beta": 0.75,
+        "gamma": 0.125,
+        "rho": 0.5,
+        "weights": [0.25, 0.75],
+        "lr_of": {"mgd": 0.5, "moco+": 0.25},
+    }
+    assert set(given) == set(OPTIONS)
+    spelt = {"weights": "0.25,0.75", "lr_of": "MGD=0.5,moco+=0.25", "sigma2_of": "stimulus-m+=0.5"}
+    shown = {name: spelt.get(name, value) for name, value in given.items() if name != "guard"}
+    options = ["--no-guard", *(f"--{name.replace('_', '-')}={value}" for name, value in shown.items())]
+    call("run", "tiny", "--method", "stimulus+", "--out", "x", *options)
+    kept = settings_of(place / "x")
+    assert {name: kept[name] for name in given} == given
+    assert kept["n_train"] == 32
+
+
+def test_lr_counts_for_every_method_also_those_with_their_own(place):
+    call("run", "tiny", "--method", "moco", "--steps", 1, "--out", "own")
+    call("run", "tiny", "--method", "moco", "--steps", 1, "--out", "given", "--lr", 0.2)
+    assert json.loads((place / "own/summary.json").read_text())["lr"] == 0.01
+    assert json.loads((place / "given/summary.json").read_text())["lr"] == 0.2
+
+
+def with_rates(monkeypatch, **rates):
+    settings = fake_lab.TINY.settings.override({"lr_of": rates})
+    tiny = dataclasses.replace(fake_lab.TINY, settings=settings)
+    monkeypatch.setattr(arguments, "catalogue", lambda: ({"tiny": tiny}, {}))
+
+
+def rates_of(folder):
+    return {run.method: step_size(run) for run in load_runs(folder)}
+
+
+def test_a_comparison_with_lr_auto_keeps_the_rate_of_what_cannot_take_it(place, monkeypatch):
+    with_rates(monkeypatch, **{"mgd": 0.1, "scalarisation-adam": 0.02})
+    options = ["compare", "tiny", "--methods", "mgd,stimulus", "--lr", "auto", "--seeds", 1, "--steps", 2]
+    call(*options, "--out", "x")
+    found = rates_of(place / "x")
+    assert found == {"mgd": "auto", "stimulus": "auto", "scalarisation": "auto", "scalarisation-adam": 0.02}
+    call(*options, "--lr-of", "stimulus=0.3", "--out", "y")
+    assert rates_of(place / "y") == {**found, "stimulus": 0.3}
+
+
+def test_every_experiment_can_be_compared_with_lr_auto():
+    for experiment in EXPERIMENTS.values():
+        settings = experiment_settings(experiment, True, {"lr": "auto"}, ())
+        rates = {method: settings.for_method(method)["lr"] for method in METHODS}
+        assert {method for method, lr in rates.items() if lr != "auto"} == {"scalarisation-adam"}
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_lr_auto_without_a_rate_for_what_cannot_take_it_is_refused_before_the_first_run(place, command):
+    method = ["--method", "scalarisation-adam"] if command == "run" else []
+    said = call(command, "tiny", *method, "--lr", "auto", "--out", "x", code=2).stderr
+    assert "the step size of scalarisation-adam must be a number, found 'auto'" in said
+    assert "--lr-of scalarisation-adam=RATE" in said
+    assert not (place / "x").exists()
+
+
+def test_the_rate_of_a_single_method_may_be_auto(place):
+    call("run", "tiny", "--method", "stimulus", "--lr-of", "stimulus=auto", "--steps", 2, "--out", "x")
+    assert rates_of(place / "x") == {"stimulus": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--lr", "-1"),
+        ("--lr", "0"),
+        ("--lr", "nan"),
+        ("--lr", "fast"),
+        ("--momentum", "1.5"),
+        ("--momentum", "1"),
+        ("--steps", "0"),
+        ("--steps", "2.5"),
+        ("--batch-size", "-3"),
+        ("--period", "0"),
+        ("--n", "0"),
+        ("--epsilon", "0"),
+        ("--rho", "inf"),
+        ("--sigma2", "lots"),
+        ("--weights", "0.5;0.5"),
+        ("--lr-of", "mgd"),
+        ("--lr-of", "mdg=0.1"),
+        ("--lr-of", "mgd=-1"),
+        ("--sigma2-of", "mgd=auto"),
+        ("--seed", "-1"),
+        ("--checkpoint-every", "0"),
+    ],
+)
+def test_bad_values_name_the_option(place, option, value):
+    result = call("run", "tiny", f"{option}={value}", code=2)
+    assert f"'{option}'" in result.stderr
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--steps", "x", "steps must be a positive integer, found 'x'"),
+        ("--steps", "0", "steps must be a positive integer, found 0"),
+        ("--steps", "1" + 12 * "0" + "1", "steps must be at most 1e+12, found 1"),
+        ("--momentum", "x", "momentum must be a finite number, found 'x'"),
+        ("--c-gamma", "0", "c_gamma must be a finite number above 0, found 0"),
+        ("--lr", "fast", "lr must be a finite number above 0, or 'auto', found 'fast'"),
+        ("--lr-of", "mgd=-1", "lr_of['mgd'] must be a finite number above 0, or 'auto', found -1"),
+        ("--lr-of", "mgd", "must read method=rate,method=rate, found 'mgd'"),
+    ],
+)
+def test_bad_values_are_shown_beside_what_is_wanted(option, value, said):
+    assert said in call("run", "tiny", f"{option}={value}", code=2).stderr
+
+
+def test_settings_of_a_study_are_set_by_name(place):
+    call("run", "squares", "--set", "sizes=[4, 5]", "--out", "x")
+    assert settings_of(place / "x")["settings"] == {"sizes": [4, 5]}
