@@ -23,7 +23,7 @@ from benchmarks.cases import Case, lenet, mlp, resnet
 from benchmarks.sides import verdict
 from benchmarks.timing import Timings, milliseconds
 from stimulus_moo import MultiGradient, Recursive
-from stimulus_moo.distributed import group, sharded
+from stimulus_moo.distributed import group
 
 TITLE = "Several processes: bytes, state and speed"
 TEXT = """\
@@ -41,8 +41,8 @@ whole batch. Targets (column bar): bytes within 2% of the model, rows within 2% 
 """
 COLUMNS = ["case", "what", "ranks", "measured", "model", "on the wire", "bar", "met"]
 
-_WAYS = ("whole", "sharded", "streamed")
-_HEAD = 20  # numbers before the losses in the header of a message
+_WAYS = ("whole", "sharded")
+_HEAD = 14  # numbers before the losses in the header of a message
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,12 @@ class Size:
 def model_bytes(size: Size, ranks: int, way: str) -> float:
     """Return the bytes that one rank sends in an inner step; see docs/scale.md."""
     ring = (ranks - 1) / ranks
-    head = (_HEAD + 2 * size.objectives) * size.item
+    head = (_HEAD + 2 * size.objectives) * 8
     if way == "whole":
         return ring * 2 * (head + size.entries * size.item)
     weigh = 2 * 8 * size.objectives**2 + size.parameters * size.item  # the Gramian, and the direction
-    if way == "sharded":
-        return ring * (2 * head + size.entries * size.item + weigh)
     rounds = 2 * 2 * 4 * 8 + 2 * 4 * 8  # two points, each started with four numbers, and the end
-    return ring * (rounds + 2 * 2 * head + 2 * size.entries * size.item + weigh)
+    return ring * (rounds + 2 * head + 2 * size.entries * size.item + weigh)
 
 
 def model_rows(ranks: int, way: str) -> float:
@@ -79,7 +77,7 @@ def rows(quick: bool = False) -> list[list[object]]:
     table: list[list[object]] = []
     for case in cases:
         for ranks in counts:
-            for way in (_WAYS[::2] if quick else _WAYS) if ranks > 1 else _WAYS[:1]:
+            for way in _WAYS if ranks > 1 else _WAYS[:1]:
                 table += _traffic(case, ranks, way, steps=3 if quick else 20)
     timed = [mlp(16, 8, 4)] if quick else [lenet(), resnet(4, width=16, batch=32), mlp(64, 32, 16, 8, 8)]
     return table + [_speed(case, blocks=2 if quick else 15, barred=not quick and k < 2) for k, case in enumerate(timed)]
@@ -131,7 +129,6 @@ def _count(case: Case, way: str, steps: int) -> dict[str, Any]:
         return call
 
     with ExitStack() as changed:
-        changed.enter_context(mock.patch.object(sharded, "WHOLE", 0 if way == "streamed" else 1 << 30))
         step, mg = _step(case, None, shard=way != "whole")
         step()  # the anchor, and messages that are sent once
         step()
@@ -146,7 +143,7 @@ def _count(case: Case, way: str, steps: int) -> dict[str, Any]:
         for _ in range(steps):
             step()
         total, after = sent, _carried()
-    kept = mg._ledger.rows
+    kept = mg.store.rows
     assert kept is not None
     return {
         "sent": total / steps,

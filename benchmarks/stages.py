@@ -16,11 +16,13 @@ import torch
 from benchmarks.cases import Case, of_step_cost
 from benchmarks.sides import OurStep, as_list
 from benchmarks.timing import milliseconds
-from stimulus_moo import MultiGradient, multigradient
-from stimulus_moo._engine import replay as guard
+from stimulus_moo import MultiGradient
+from stimulus_moo._engine import proposal, transaction
 from stimulus_moo._engine.accumulator import Accumulator
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.objective import Objective
+from stimulus_moo._engine.parameter_swap import ParameterSwap
+from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo.weightings import MinNorm
 
@@ -38,18 +40,18 @@ _FORWARD, _ROWS, _COMPILED, _REST = "losses, forward", "row gradients", "compile
 #: stage -> (owner, functions) that belong to it; the rest of ``backward`` is bookkeeping
 _STAGES: dict[str, list[tuple[Any, list[str]]]] = {
     _FORWARD: [(Objective, ["evaluate"])],
-    _ROWS: [(Engine, ["differentiate"])],
+    _ROWS: [(Engine, ["jacobian", "stream"])],
     "adding rows": [
-        (Accumulator, ["take_row", "take_one", "take_all", "end_row"]),
-        (Rows, ["merge", "clear", "settle"]),
+        (Accumulator, ["take_row", "take_one", "take_stacked", "end_row"]),
+        (Rows, ["add_jacobian", "merge", "clear", "settle"]),
     ],
-    _COMPILED: [(ledger.Ledger, ["_apply_compiled"])],
-    "exchange of x_t and x_{t-1}": [(parameter_swap.ParameterSwap, ["__enter__", "back"])],
-    "snapshots of random state and buffers": [(guard.Snapshot, ["__init__", "restore", "undrawn"])],
-    "Gramian": [(ledger.Ledger, ["gramian"])],
-    "solver": [(MinNorm, ["__call__"]), (multigradient, ["checked"])],
+    _COMPILED: [(transaction, ["evaluate_compiled"])],
+    "exchange of x_t and x_{t-1}": [(ParameterSwap, ["__enter__", "back"])],
+    "snapshots of random state and buffers": [(Snapshot, ["__init__", "restore", "undrawn"])],
+    "Gramian": [(Rows, ["gramian"])],
+    "solver": [(MinNorm, ["__call__"]), (proposal, ["checked"])],
     "combination": [(Rows, ["combine"])],
-    "copy of x_t, commit": [(ledger.Ledger, ["commit"])],
+    "copy of x_t, commit": [(transaction.Transaction, ["commit"])],
     _REST: [(MultiGradient, ["backward"])],
 }
 _OPTIMIZER, _TOTAL = "optimizer", "all"

@@ -185,7 +185,7 @@ class MultiGradient(Stateful):
     def compare(self, batch: Any) -> Proposal:
         """Evaluate a batch here and at x_{t-1} without changing the rows; the proposal is for looking at only."""
         proposal = self._new_proposal()
-        proposal.evaluate(batch, update=Update(keep=float(self.has_rows), now=0.0, look_back=True))
+        proposal.evaluate(batch, update=Update(keep=float(self.store.rows is not None), now=0.0, look_back=True))
         return proposal
 
     def discard(self) -> None:
@@ -226,16 +226,6 @@ class MultiGradient(Stateful):
     def norm(self) -> float | None:
         """||d_t|| of the last step; None before the first."""
         return None if self.sq_norm is None else math.sqrt(self.sq_norm)
-
-    @property
-    def last_point(self) -> list[Tensor] | None:
-        """The parameters' values at the last step, where the estimator keeps them."""
-        return self.store.previous
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether the estimator has rows; without them it starts as at the first step."""
-        return self.store.rows is not None
 
     @property
     def engine(self) -> str:

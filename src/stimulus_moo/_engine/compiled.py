@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stimulus_moo")
 
-#: kinds of batches (structure, shapes, training flags) that are compiled; any more are run uncompiled
+#: how many kinds of batches (structure, shapes, training flags) are compiled; others run uncompiled
 MOST_KINDS = 4
 
 #: Up to this many entries of U the compiled engine is used: it needs a second U for a moment.
 COMPILED_ENTRIES = 1 << 22
 
-#: what torch.compile is asked to use
+#: the backend of torch.compile
 BACKEND = "inductor"
 
 #: largest relative distance at which compiled rows count as equal, by the type of the parameters
 AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
 
-#: what an update returns: losses at x_t, losses at x_{t-1} or None, U_t by block
+#: losses at x_t, losses at x_{t-1} or None, U_t by block
 Found = tuple[Tensor, Tensor | None, list[Tensor]]
 
 #: from x_t, x_{t-1} or None, batch, [keep, now, before], U_{t-1} by block or None
@@ -131,19 +131,9 @@ class Compiler:
     def find(
         self, batch: Any, previous: Sequence[Tensor] | None, like: Rows | None, keep: bool, step: int
     ) -> CompiledRows | None:
-        """Return the compiled update for batches of this kind, or None if this one has to be run uncompiled.
-
-        Args:
-            batch: of the step.
-            previous: x_{t-1}, if it is to be evaluated too.
-            like: any rows of this model, for their layout.
-            keep: whether U_{t-1} is part of the update.
-            step: t, for messages.
-        """
-        if like is None or not like.blocks or autocasts(self.objective.devices):
-            return None
+        """Return the compiled update for batches of this kind, or None if this one has to be run uncompiled."""
         kind = kind_of(batch, self.objective.model)
-        if kind is None:
+        if like is None or not like.blocks or kind is None or autocasts(self.objective.devices):
             return None
         key = (kind, previous is None, keep, tuple(like.layout))
         if key not in self._known:
@@ -155,7 +145,7 @@ class Compiler:
     def _prove(
         self, batch: Any, previous: Sequence[Tensor] | None, like: Rows, keep: bool, step: int
     ) -> CompiledRows | None:
-        """Compile, and compare with single rows at the same points; the model is left as it is."""
+        """Compile, and compare with single rows at the same points; the model is unchanged."""
         objective, engine = self.objective, self.engine
         snapshot = Snapshot(objective.model, objective.parameters)
         expected = Rows(objective.parameters, like.objectives, objective.decisive)
@@ -172,7 +162,7 @@ class Compiler:
             snapshot.restore()
         layout = [(block.objectives, block.members) for block in expected.blocks]
         function = compile_rows(objective.model, objective.losses, objective.names, like.objectives, layout, BACKEND)
-        # sums: a difference of near points would have few digits to compare
+        # sums, since a difference of near points has few digits to compare
         weights = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
         zero = [torch.zeros_like(block.matrix) for block in expected.blocks] if keep else None
         try:

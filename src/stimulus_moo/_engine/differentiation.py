@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from stimulus_moo._engine.interrupts import complete
+from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo.errors import StimulusWarning
 
@@ -165,7 +165,8 @@ def stream(losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Accumul
             torch.autograd.backward(loss, retain_graph=now < last, inputs=list(parameters))
             sink.end_row(now)
     finally:
-        complete(clean_up)
+        with DeferredInterrupts():
+            clean_up()
 
 
 def can_stream(model: torch.nn.Module, parameters: Sequence[Tensor]) -> bool:

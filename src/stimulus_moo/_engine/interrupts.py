@@ -16,7 +16,7 @@ class DeferredInterrupts:
     """Context manager that holds back SIGINT and SIGTERM, where Python handles them, until it exits.
 
     Only the main thread receives signals, so elsewhere the context does nothing. Entering it costs about ten
-    microseconds; for an idempotent action ``complete`` is cheaper.
+    microseconds.
 
     >>> import signal
     >>> done = []
@@ -61,13 +61,3 @@ class DeferredInterrupts:
             except BaseException:  # raised by a handler that is already restored: restore the others too
                 self._restore()
                 raise
-
-
-def complete(action: Callable[[], None]) -> None:
-    """Run an idempotent action to its end: if a signal interrupts it, run it again before the signal takes effect."""
-    try:
-        action()
-    except BaseException:
-        with DeferredInterrupts():
-            action()
-        raise

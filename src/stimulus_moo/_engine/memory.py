@@ -1,4 +1,4 @@
-"""What a MultiGradient will hold in memory, said before training starts."""
+"""Estimate of the memory a MultiGradient needs, before training starts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class MemoryEstimate:
     Attributes:
         objectives: S.
         rows: U, the S x P matrix, without the parts of heads that an objective does not reach.
-        staging: a second U, beside which a small model's update is built so that it can be taken back exactly.
+        staging: a second U, in which a small model's update is built so that it can be discarded exactly.
         previous: x_{t-1}, for estimators that compare two points.
         gradients: ``p.grad``: the direction of the last step, while that of this step is formed.
-        transient: what is held for a moment: a row of a small model, one parameter's gradient of a large one. A step
-            that is watched, by a guard or an anchor that estimates its noise, holds up to three rows more.
+        transient: held briefly: a row of a small model, one parameter's gradient of a large one. A step observed by a
+            safeguard, or an anchor that estimates its noise, needs up to three rows more.
 
     >>> estimate = MemoryEstimate(objectives=2, rows=8_000_000, staging=0, previous=4_000_000, gradients=8_000_000,
     ...                           transient=1_000_000)
@@ -47,12 +47,10 @@ class MemoryEstimate:
         return self.rows + self.staging + self.previous + self.gradients + self.transient
 
     def __str__(self) -> str:
-        mebi = {name: getattr(self, name) / 2**20 for name in ("total", "rows", "staging", "previous", "gradients")}
-        return (
-            f"{mebi['total']:.1f} MiB for {self.objectives} objectives: rows {mebi['rows']:.1f}, staging "
-            f"{mebi['staging']:.1f}, previous point {mebi['previous']:.1f}, gradients {mebi['gradients']:.1f}, "
-            f"transient {self.transient / 2**20:.1f}"
-        )
+        names = {"rows": "rows", "staging": "staging", "previous": "previous point"}
+        names |= {"gradients": "gradients", "transient": "transient"}
+        parts = ", ".join(f"{title} {getattr(self, name) / 2**20:.1f}" for name, title in names.items())
+        return f"{self.total / 2**20:.1f} MiB for {self.objectives} objectives: {parts}"
 
 
 def estimate_memory(

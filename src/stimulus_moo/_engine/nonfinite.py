@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stimulus_moo")
 
-POLICIES = ("raise", "skip")
-
 #: Consecutive steps that may be skipped. The next one raises, so that a run cannot go on with NaN forever.
 MOST_IN_A_ROW = 10
 
@@ -35,48 +33,42 @@ def finite(tensor: Tensor) -> bool:
 
 
 class SkipPolicy:
-    """The choice of ``on_nonfinite`` and how often it was applied.
-
-    >>> from stimulus_moo import NonFiniteError
-    >>> error = NonFiniteError("the loss of objective 0 is nan at step 3", objective=0, step=3)
-    >>> policy = SkipPolicy("skip")
-    >>> policy.skips(error), policy.total, SkipPolicy("raise").skips(error)
-    (True, 1, False)
-    """
+    """The choice of ``on_nonfinite`` and how often it was applied."""
 
     def __init__(self, policy: str) -> None:
-        self.policy = choice("on_nonfinite", policy, POLICIES)
+        self.policy = choice("on_nonfinite", policy, ("raise", "skip"))
         self.total = 0
         self.in_a_row = 0
 
     def skips(self, error: NonFiniteError) -> bool:
-        """Count a failed step and return whether it is skipped.
-
-        Raises:
-            NonFiniteError: too many consecutive steps were skipped.
-        """
+        """Count a failed step and return whether it is skipped; raise after too many consecutive ones."""
         if self.policy == "raise":
             return False
         if self.in_a_row == MOST_IN_A_ROW:
-            raise NonFiniteError(
-                f"{error}. Giving up after {MOST_IN_A_ROW} consecutive non-finite steps.",
-                objective=error.objective,
-                step=error.step,
-            ) from error
+            message = f"{error}. Giving up after {MOST_IN_A_ROW} consecutive non-finite steps."
+            raise NonFiniteError(message, objective=error.objective, step=error.step) from error
         self.total += 1
         self.in_a_row += 1
         logger.warning("skipped, %d so far: %s", self.total, error)
         return True
 
 
+def check_losses(losses: Tensor, step: int) -> None:
+    """Raise NonFiniteError for the first loss that is NaN or infinite."""
+    for s, value in enumerate(losses.tolist()):
+        if not math.isfinite(value):
+            message = f"the loss of objective {s} is {value} at step {step}; nothing was changed. Check this batch, "
+            message += "lower the learning rate, or guard the loss against overflow"
+            raise NonFiniteError(message, objective=s, step=step)
+
+
 def non_finite_gradient(objective: int, step: int) -> NonFiniteError:
     """Return the error for a gradient that contains NaN or infinity."""
-    return NonFiniteError(
-        f"the gradient of objective {objective} contains NaN or infinity at step {step} although its loss is finite; "
-        "nothing was changed. Check for a square root, a norm or a logarithm at zero, and for low-precision overflow",
-        objective=objective,
-        step=step,
+    message = (
+        f"the gradient of objective {objective} contains NaN or infinity at step {step} although its loss is finite"
     )
+    message += "; nothing was changed. Check for a square root, a norm or a logarithm at zero, and for low-precision "
+    return NonFiniteError(message + "overflow", objective=objective, step=step)
 
 
 def check_direction(
@@ -88,13 +80,9 @@ def check_direction(
     precision, may still overflow.
     """
     narrow = [part for part in direction if part is not None and part.element_size() < 4]
-    if math.isfinite(sq_norm) and all(map(finite, narrow)):
-        return
-    objective = int((weights.abs() * rows.sq_norms().sqrt()).argmax())
-    kind = next(part.dtype for part in (*narrow, *direction) if part is not None)
-    raise NonFiniteError(
-        f"the direction is too large for {kind} at step {step}, most of it from objective {objective}; nothing was "
-        "changed. Scale the losses down, or keep the parameters in float32",
-        objective=objective,
-        step=step,
-    )
+    if not math.isfinite(sq_norm) or not all(map(finite, narrow)):
+        s = int((weights.abs() * rows.sq_norms().sqrt()).argmax())
+        kind = next(part.dtype for part in (*narrow, *direction) if part is not None)
+        message = f"the direction is too large for {kind} at step {step}, most of it from objective {s}; nothing was "
+        message += "changed. Scale the losses down, or keep the parameters in float32"
+        raise NonFiniteError(message, objective=s, step=step)

@@ -1,26 +1,24 @@
-"""The user's ``losses(model, batch)`` as S losses and S gradient rows: checked, cut into pieces, counted."""
+"""The user's ``losses(model, batch)``: checked, evaluated in pieces; between the batch and the estimator."""
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from stimulus_moo._engine.nonfinite import check_losses
 from stimulus_moo.data.batches import leading_size, split, tensors
-from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption, NonFiniteError
+from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
 from stimulus_moo.options import positive_integer
 
 Losses = Callable[[Any, Any], Sequence[Tensor] | Tensor]
 
 
-@dataclass(frozen=True)
-class Evaluated:
+class Evaluated(NamedTuple):
     """One forward pass: the S losses as numbers, and with their graphs."""
 
     losses: Tensor
@@ -60,7 +58,7 @@ class Objective:
         self.adopt()
 
     def adopt(self) -> None:
-        """Take the model's trainable parameters as they are now.
+        """Adopt the model's current trainable parameters.
 
         Raises:
             InvalidOption: nothing can be trained, a parameter is complex, or ``shared`` does not fit.
@@ -83,7 +81,7 @@ class Objective:
         self.narrow = any(parameter.element_size() < 4 for parameter in self.parameters)  # half precision
 
     def unchanged(self) -> bool:
-        """Tell whether the model still has the parameters that were adopted."""
+        """Return whether the model still has the parameters that were adopted."""
         current = [p for p in self.model.parameters() if p.requires_grad]
         return len(current) == len(self.parameters) and all(
             new is old and _signature(new) == signature
@@ -127,7 +125,7 @@ class Objective:
         self.returned = len(losses)
         values = torch.stack([loss.detach() for loss in losses])
         values = values.to(torch.promote_types(values.dtype, torch.float32))
-        require_finite(values, step)
+        check_losses(values, step)
         for s, loss in enumerate(losses):
             if not loss.requires_grad:
                 raise reaches_nothing(s)
@@ -165,19 +163,13 @@ class Objective:
         return decisive
 
     def _scalars(self, returned: Any) -> list[Tensor]:
-        if isinstance(returned, Tensor):
-            if returned.dim() != 1:
-                raise InvalidLosses(
-                    f"losses must return S losses as a tuple or a 1-D tensor, found a tensor of shape "
-                    f"{list(returned.shape)}; for one objective return (loss,)"
-                )
-            losses = list(returned.unbind())
-        elif isinstance(returned, tuple | list):
-            losses = list(returned)
-        else:
+        if not isinstance(returned, tuple | list) and not (isinstance(returned, Tensor) and returned.dim() == 1):
+            shape = f"a tensor of shape {list(returned.shape)}" if isinstance(returned, Tensor) else None
             raise InvalidLosses(
-                f"losses must return S losses as a tuple or a 1-D tensor, found {type(returned).__name__}"
+                f"losses must return S losses as a tuple or a 1-D tensor, found {shape or type(returned).__name__}"
+                f"{'; for one objective return (loss,)' if shape else ''}"
             )
+        losses = list(returned)
         for s, loss in enumerate(losses):
             if not isinstance(loss, Tensor) or loss.dim() != 0 or not loss.dtype.is_floating_point:
                 found = f"shape {list(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else repr(loss)
@@ -187,18 +179,6 @@ class Objective:
         if self.count is not None and len(losses) != self.count:
             raise InvalidLosses(f"losses returned {self.count} losses before and {len(losses)} now")
         return losses
-
-
-def require_finite(losses: Tensor, step: int) -> None:
-    """Raise NonFiniteError for the first loss that is NaN or infinite."""
-    for s, value in enumerate(losses.tolist()):
-        if not math.isfinite(value):
-            raise NonFiniteError(
-                f"the loss of objective {s} is {value} at step {step}; nothing was changed: look at this batch, lower "
-                "the learning rate, or guard the loss against overflow",
-                objective=s,
-                step=step,
-            )
 
 
 def reaches_nothing(objective: int) -> InvalidLosses:

@@ -50,24 +50,25 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
         raise StateMismatch(f"the state of {path} must be a dict with {sorted(_ENTRIES)}, found {found}")
     if state["version"] != VERSION:
         raise StateMismatch(f"{path}.version is {state['version']!r}; this version of the library reads {VERSION}")
-    if state["engine"] not in ENGINES:
-        raise StateMismatch(f"{path}.engine is {state['engine']!r}, not one of {ENGINES}")
-    for name in _COUNTS:
-        if not isinstance(state[name], int) or state[name] < 0:
-            raise StateMismatch(f"{path}.{name} must be a count, found {state[name]!r}")
-    count, objectives = mg.objective.count, state["objectives"]
-    if objectives is not None and (not isinstance(objectives, int) or objectives < 1):
-        raise StateMismatch(f"{path}.objectives must be a positive integer or None, found {objectives!r}")
+    count, objectives, weights = mg.objective.count, state["objectives"], state["weights"]
+    needed = {name: ("a count", isinstance(state[name], int) and state[name] >= 0) for name in _COUNTS}
+    needed["engine"] = (f"one of {ENGINES}", state["engine"] in ENGINES)
+    needed["objectives"] = ("a positive integer or None", objectives is None or _positive(objectives))
+    fits = isinstance(weights, Tensor) and weights.shape == (objectives,)
+    needed["weights"] = (f"{objectives} numbers", weights is None or fits)
+    needed["sq_norm"] = ("a number or None", isinstance(state["sq_norm"], float | None))
+    for name, (kind, right) in needed.items():
+        if not right:
+            raise StateMismatch(f"{path}.{name} must be {kind}, found {state[name]!r}")
     if count is not None and objectives not in (None, count):
         raise StateMismatch(f"{path}.objectives is {objectives}, this model has {count}")
-    weights, sq_norm = state["weights"], state["sq_norm"]
-    if weights is not None and (not isinstance(weights, Tensor) or weights.shape != (objectives,)):
-        raise StateMismatch(f"{path}.weights must hold {objectives} numbers, found {weights!r}")
-    if not isinstance(sq_norm, float | None):
-        raise StateMismatch(f"{path}.sq_norm must be a number or None, found {sq_norm!r}")
     mg.store.check(objectives, state["rows"], state["previous"], state["layout"], path)
     mg.estimator.check_state(state["estimator"], f"{path}.estimator")
     mg.weighting.check_state(state["weighting"], f"{path}.weighting")
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int) and value >= 1
 
 
 def load(mg: MultiGradient, state: dict[str, Any]) -> None:

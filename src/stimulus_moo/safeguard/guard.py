@@ -197,7 +197,7 @@ class Safeguard(Stateful):
             proposal.discard()
             retries += 1
             retreat.take_back(proposal, reason, self.rollback.left(retries))
-            lost = not mg.has_rows
+            lost = mg.store.rows is None
             looks |= lost
 
     def _reason(self, proposal: Proposal) -> str | None:
@@ -240,7 +240,7 @@ class Safeguard(Stateful):
             self.long_steps.distrust()
 
     def _has_moved(self) -> bool:
-        start = self.multigradient.last_point
+        start = self.multigradient.store.previous
         return start is not None and distance(self.multigradient.objective.parameters, start) != 0.0  # or NaN
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
@@ -258,9 +258,9 @@ class Safeguard(Stateful):
         self._armed = False
         self.rollback.recover(self.turn)
         mg = self.multigradient
-        if self.suspended or not self.smoothness or mg.last_point is None or mg.norm is None:
+        if self.suspended or not self.smoothness or mg.store.previous is None or mg.norm is None:
             return
-        taken = distance(mg.objective.parameters, mg.last_point)
+        taken = distance(mg.objective.parameters, mg.store.previous)
         if self.long_steps.too_long(taken, max(mg.norm, math.sqrt(self.step_length.lengths))):
             self.suspended = 1
 
@@ -289,7 +289,7 @@ class _Retreat:
     def take_back(self, proposal: Proposal, reason: str, left: float) -> None:
         """Move the parameters back until only the share ``left`` of the step remains, and drop the momentum."""
         guard, mg = self._guard, self._guard.multigradient
-        parameters, start = mg.objective.parameters, mg.last_point
+        parameters, start = mg.objective.parameters, mg.store.previous
         assert start is not None
         if not self._values:
             self._values = [parameter.detach().clone() for parameter in parameters]
