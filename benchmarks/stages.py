@@ -21,8 +21,7 @@ from stimulus_moo._engine import proposal, transaction
 from stimulus_moo._engine.accumulator import Accumulator
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.objective import Objective
-from stimulus_moo._engine.parameter_swap import ParameterSwap
-from stimulus_moo._engine.replay import Snapshot
+from stimulus_moo._engine.replay import ParameterSwap, Snapshot
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo.weightings import MinNorm
 

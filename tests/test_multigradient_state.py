@@ -154,7 +154,10 @@ BROKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "an estimator's": (lambda: used().estimator.state_dict(), "state of MultiGradient must be a dict with .*'kind'"),
     "unknown entry": (lambda: used().state_dict() | {"more": 1}, "state of MultiGradient must be a dict with .*'more'"),
     "version": (lambda: used().state_dict() | {"version": 2}, "MultiGradient.version is 2; .* reads 3"),
-    "engine": (lambda: used().state_dict() | {"engine": "warp"}, "MultiGradient.engine must be one of .*, found 'warp'"),
+    "engine": (
+        lambda: used().state_dict() | {"engine": "warp"},
+        "MultiGradient.engine must be one of .*, found 'warp'",
+    ),
     "step": (lambda: used().state_dict() | {"step": -1}, "MultiGradient.step must be a count, found -1"),
     "samples": (lambda: used().state_dict() | {"samples": "3"}, "MultiGradient.samples must be a count, found '3'"),
     "objectives": (lambda: used().state_dict() | {"objectives": 3}, "MultiGradient.objectives is 3, this model has 2"),

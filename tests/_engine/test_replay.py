@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from stimulus_moo._engine.differentiation import full_precision
-from stimulus_moo._engine.parameter_swap import ParameterSwap
-from stimulus_moo._engine.replay import Snapshot
+from stimulus_moo._engine.replay import ParameterSwap, Snapshot
 from tests.harness import same
 
 
@@ -72,7 +71,7 @@ def test_random_state_comes_back() -> None:
 @pytest.mark.parametrize("large", [False, True])
 def test_swapped_puts_values_in_and_brings_back_bit_for_bit(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
-        monkeypatch.setattr("stimulus_moo._engine.parameter_swap._SMALL", 0)
+        monkeypatch.setattr("stimulus_moo._engine.replay._SMALL", 0)
     own = [nn.Parameter(torch.tensor([0.1, 0.2])), nn.Parameter(torch.tensor(3.0, dtype=torch.float64))]
     others = [torch.tensor([1.1, 1.2]), torch.tensor(4.0, dtype=torch.float64)]
     before = [p.detach().clone() for p in own], [o.clone() for o in others]

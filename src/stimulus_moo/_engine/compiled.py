@@ -17,8 +17,7 @@ from torch.utils._pytree import tree_flatten
 from stimulus_moo._engine.differentiation import Engine, autocasts, full_precision, rowwise
 from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.objective import Objective
-from stimulus_moo._engine.parameter_swap import ParameterSwap
-from stimulus_moo._engine.replay import Snapshot
+from stimulus_moo._engine.replay import ParameterSwap, Snapshot
 from stimulus_moo._engine.rows import Rows
 
 if TYPE_CHECKING:

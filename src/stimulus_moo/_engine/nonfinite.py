@@ -53,13 +53,12 @@ class SkipPolicy:
         return True
 
 
-def check_losses(losses: Tensor, step: int) -> None:
-    """Raise NonFiniteError for the first loss that is NaN or infinite."""
-    for s, value in enumerate(losses.tolist()):
-        if not math.isfinite(value):
-            message = f"the loss of objective {s} is {value} at step {step}; nothing was changed. Check this batch, "
-            message += "lower the learning rate, or guard the loss against overflow"
-            raise NonFiniteError(message, objective=s, step=step)
+def non_finite_loss(losses: Tensor, step: int) -> NonFiniteError:
+    """Return the error for the first loss that is NaN or infinite."""
+    s, value = next((s, value) for s, value in enumerate(losses.tolist()) if not math.isfinite(value))
+    message = f"the loss of objective {s} is {value} at step {step}; nothing was changed. Check this batch, lower the "
+    message += "learning rate, or guard the loss against overflow"
+    return NonFiniteError(message, objective=s, step=step)
 
 
 def non_finite_gradient(objective: int, step: int) -> NonFiniteError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from stimulus_moo._engine.nonfinite import check_losses
+from stimulus_moo._engine.nonfinite import non_finite_loss
 from stimulus_moo.data.batches import leading_size, split, tensors
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
 from stimulus_moo.options import positive_integer
@@ -125,7 +126,8 @@ class Objective:
         self.returned = len(losses)
         values = torch.stack([loss.detach() for loss in losses])
         values = values.to(torch.promote_types(values.dtype, torch.float32))
-        check_losses(values, step)
+        if not all(map(math.isfinite, values.tolist())):
+            raise non_finite_loss(values, step)
         for s, loss in enumerate(losses):
             if not loss.requires_grad:
                 raise reaches_nothing(s)

@@ -51,6 +51,8 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
     if state["version"] != VERSION:
         raise StateMismatch(f"{path}.version is {state['version']!r}; this version of the library reads {VERSION}")
     count, objectives, weights = mg.objective.count, state["objectives"], state["weights"]
+    if count is not None and isinstance(objectives, int) and objectives != count:
+        raise StateMismatch(f"{path}.objectives is {objectives}, this model has {count}")
     needed = {name: ("a count", isinstance(state[name], int) and state[name] >= 0) for name in _COUNTS}
     needed["engine"] = (f"one of {ENGINES}", state["engine"] in ENGINES)
     needed["objectives"] = ("a positive integer or None", objectives is None or _positive(objectives))
@@ -60,8 +62,6 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
     for name, (kind, right) in needed.items():
         if not right:
             raise StateMismatch(f"{path}.{name} must be {kind}, found {state[name]!r}")
-    if count is not None and objectives not in (None, count):
-        raise StateMismatch(f"{path}.objectives is {objectives}, this model has {count}")
     mg.store.check(objectives, state["rows"], state["previous"], state["layout"], path)
     mg.estimator.check_state(state["estimator"], f"{path}.estimator")
     mg.weighting.check_state(state["weighting"], f"{path}.weighting")

@@ -10,9 +10,7 @@ from torch import Tensor
 from stimulus_moo._engine.compiled import Compiler
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.objective import Objective, reaches_nothing
-from stimulus_moo._engine.parameter_swap import ParameterSwap
-from stimulus_moo._engine.reach import reached
-from stimulus_moo._engine.replay import Snapshot
+from stimulus_moo._engine.replay import ParameterSwap, Snapshot
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo.errors import StateMismatch
@@ -74,13 +72,21 @@ class Store:
         return blank
 
     def masks(self, graphs: Sequence[Tensor]) -> list[int]:
-        """Return for each parameter the bit mask of the losses that reach it."""
-        masks = [0] * len(self.objective.parameters)
-        for s, members in enumerate(reached(graphs, self.objective.parameters)):
-            if not members:
+        """Return for each parameter the bit mask of the losses that reach it, read off the autograd graph."""
+        parameters = self.objective.parameters
+        index = {id(parameter): i for i, parameter in enumerate(parameters)}
+        masks = [0] * len(parameters)
+        for s, loss in enumerate(graphs):
+            found, seen, stack = {index.get(id(loss))}, {None}, [loss.grad_fn]
+            while stack:
+                node: Any = stack.pop()
+                if node not in seen:
+                    seen.add(node)
+                    found.add(index.get(id(getattr(node, "variable", None))))
+                    stack.extend(child for child, _ in node.next_functions)
+            if found == {None}:
                 raise reaches_nothing(s)
-            for i in members:
-                masks[i] |= 1 << s
+            masks = [mask | (i in found) << s for i, mask in enumerate(masks)]
         return masks
 
     def survey(self, batch: Any, step: int) -> tuple[int, list[int]]:

@@ -14,8 +14,7 @@ from torch import Tensor
 from stimulus_moo._engine.accumulator import Accumulator
 from stimulus_moo._engine.compiled import evaluate_compiled
 from stimulus_moo._engine.observation import Probe
-from stimulus_moo._engine.parameter_swap import ParameterSwap
-from stimulus_moo._engine.replay import Snapshot
+from stimulus_moo._engine.replay import ParameterSwap, Snapshot
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
 from stimulus_moo.anchors.variance import Spread

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,14 +15,46 @@ from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Account, Transaction
-from stimulus_moo.anchors.variance import Spread
+from stimulus_moo.anchors.variance import GROUPS, Spread
 from stimulus_moo.distributed.fingerprint import Fingerprint, digest, fingerprint_of, mismatch, structure_of
 from stimulus_moo.distributed.group import Group, describe, told
-from stimulus_moo.distributed.head import Head
 from stimulus_moo.errors import DistributedError, InvalidLosses, InvalidOption, RankMismatch
 
 #: Entries of U in one message; a larger U is summed in parts.
 BUCKET = 1 << 22
+
+
+@dataclass
+class Head:
+    """What the processes sum before the rows: flags, counts, losses and the spread of an anchor.
+
+    ``summed`` returns the head of all processes, whose step is the sum of their steps.
+    """
+
+    objectives: int
+    step: int
+    account: Account = field(default_factory=Account)
+    spread: Spread = field(default_factory=Spread)
+    failed: bool = False
+    grown: bool = False  # has this process reached parameters that there is no room for yet?
+    partial: bool = False  # has it reached less than there is room for?
+
+    def summed(self, group: Group) -> Head:
+        """Return the sum over all processes."""
+        account, spread = self.account, self.spread
+        numbers = [self.failed, self.grown, self.partial, self.step, account.seen, spread.pairs, *spread.sums]
+        zero = torch.zeros(self.objectives, dtype=torch.float64)
+        losses = [
+            zero if part is None else part.double().cpu() * account.seen for part in (account.losses, account.before)
+        ]
+        total = group.sum(torch.cat([torch.tensor(numbers, dtype=torch.float64), *losses]))
+        failed, grown, partial, step, seen, pairs, *sums = total[: 6 + GROUPS].tolist()
+        means: list[Tensor | None] = [
+            part / seen if seen else None for part in total[6 + GROUPS :].split(self.objectives)
+        ]
+        found = Account(losses=means[0], before=means[1], seen=int(seen))
+        everyone = Spread(int(pairs), tuple(sums))
+        return Head(self.objectives, int(step), found, everyone, failed > 0, grown > 0, partial > 0)
 
 
 class AllReduce:

@@ -13,8 +13,7 @@ from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Account, Transaction
 from stimulus_moo.anchors.variance import Spread
-from stimulus_moo.distributed.head import Head
-from stimulus_moo.distributed.reducer import AllReduce
+from stimulus_moo.distributed.reducer import AllReduce, Head
 from stimulus_moo.distributed.sharded_rows import ShardedRows
 
 
