@@ -18,5 +18,5 @@ class MiniBatch(Estimator):
     """
 
     def update(self, t: int) -> Update:
-        """Forget the past, take the batch."""
+        """Replace the rows by the batch's gradients."""
         return Update(keep=0.0, now=1.0)

@@ -31,6 +31,6 @@ class Tracking(Estimator):
         self.beta = Bounded("beta", beta, 0.0, 1.0)
 
     def update(self, t: int) -> Update:
-        """Average; before the first call the rows are zero."""
+        """Average; the rows start at zero."""
         beta = self.beta(t)
         return Update(keep=(1.0 - beta) if t else 0.0, now=beta)

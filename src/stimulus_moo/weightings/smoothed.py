@@ -42,7 +42,7 @@ class Smoothed(Weighting):
         self.previous: Tensor | None = None  # lambda_{t-1}
 
     def __call__(self, gramian: Tensor) -> Tensor:
-        """Return the average and remember it."""
+        """Return the average and store it."""
         weights = checked(self.weighting(gramian), len(gramian))
         if self.previous is not None:
             alpha = self.alpha(self.t)
