@@ -36,10 +36,9 @@ class AdaptiveBatch(Anchor):
         epsilon: the target accuracy ||d||^2 > 0. ``"auto"`` omits its term, so the variance of an anchor stays below
             gamma / c_gamma and the first anchor is only the pilot.
         sigma2: bound on the variance of one sample's gradient. ``"auto"`` estimates it for the lambda-weighted sum of
-            the gradients from pairs of pieces of the last anchor, robust to outliers (see ``Spread``); with
-            ``Recursive(period="auto")`` the batches between anchors update it. The first anchor starts with a pilot of
-            ``micro_batch`` samples (at least 4), which is part of the draw. Every anchor has at least two samples, so
-            that an estimate of zero can recover.
+            the gradients from pairs of pieces of the last anchor (see ``Spread``), and from the batches between anchors
+            with ``Recursive(period="auto")``. The first anchor starts with a pilot of ``micro_batch`` samples (at least
+            4), part of the draw. Every anchor has at least two samples, so that an estimate of zero can recover.
         c_gamma, c_epsilon: the paper's constants; the theory requires c_gamma >= 8 and c_epsilon >= lr.
         momentum: alpha of the heavy-ball step, for gamma.
         micro_batch: samples per evaluated batch.
@@ -76,10 +75,9 @@ class AdaptiveBatch(Anchor):
                 raise InvalidOption(f"{name} must be a number {bound} or 'auto', found {value!r}")
         if isinstance(epsilon, str) and not self.source.finite:
             raise InvalidOption("epsilon='auto' needs a data set with an end, found a stream; pass a number as epsilon")
-        #: None if only gamma determines the size
         self.epsilon = None if isinstance(epsilon, str) else real("epsilon", epsilon, low=0.0, open_low=True)
         self.estimates_variance = isinstance(sigma2, str)
-        #: sigma^2, given or estimated; None while it is unknown
+        # sigma^2, given or estimated; None while it is unknown
         self.variance = None if isinstance(sigma2, str) else real("sigma2", sigma2, low=0.0)
         self.c_gamma = real("c_gamma", c_gamma, low=0.0, open_low=True)
         self.c_epsilon = real("c_epsilon", c_epsilon, low=0.0, open_low=True)
@@ -108,13 +106,10 @@ class AdaptiveBatch(Anchor):
         n = len(self.source) if self.source.finite else math.inf
         if self.variance is None or (self.epsilon is None and self.gamma is None):
             return int(min(n, max(self.micro_batch, _PIECES)))
-        bounds = [n]
-        if self.epsilon is not None:
-            bounds.append(self.c_epsilon * self.variance / self.epsilon)
-        if self.gamma:
-            bounds.append(self.c_gamma * self.variance / self.gamma)
+        by_epsilon = math.inf if self.epsilon is None else self.c_epsilon * self.variance / self.epsilon
+        by_gamma = self.c_gamma * self.variance / self.gamma if self.gamma else math.inf
         least = min(n, 2) if self.estimates_variance else 1
-        return math.ceil(max(least, min(bounds)))
+        return math.ceil(max(least, min(n, by_epsilon, by_gamma)))
 
     def batches(self, partition: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
         """Draw |N| samples and yield them piece by piece; a pilot determines |N| while sigma^2 is unknown.
@@ -134,9 +129,9 @@ class AdaptiveBatch(Anchor):
 
     def learn(self, spread: Spread) -> None:
         """Estimate sigma^2 unless it was given."""
-        estimate = spread.variance() if self.estimates_variance else None
-        if estimate is not None:
-            self.variance = estimate
+        if self.estimates_variance:
+            estimate = spread.variance()
+            self.variance = self.variance if estimate is None else estimate
 
     def observe(self, variance: float) -> None:
         """Update an estimated sigma^2."""

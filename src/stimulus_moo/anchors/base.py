@@ -15,22 +15,16 @@ from stimulus_moo.errors import InvalidBatch
 from stimulus_moo.state import Stateful
 
 _MOST_BATCHES = 1 << 16  # of an anchor without a length
-
-#: from the spread of this process to the spread of all processes
-Tally = Callable[[Spread], Spread]
+Tally = Callable[[Spread], Spread]  #: from the spread of this process to the spread of all processes
 
 
 class Anchor(Stateful, ABC):
     """What an anchor step evaluates, and what it learns from the steps."""
 
-    #: ``record`` is called
-    adapts = False
-    #: pairs of pieces are compared
-    estimates_variance = False
-    #: position of the current piece, or None if it has no partner
-    place: Place | None = None
-    #: what this process has seen of the current anchor
-    spread = Spread()
+    adapts = False  #: ``record`` is called
+    estimates_variance = False  #: pairs of pieces are compared
+    place: Place | None = None  #: position of the current piece, None if it has no partner
+    spread = Spread()  #: what this process has seen of the current anchor
 
     @abstractmethod
     def batches(self, partition: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:

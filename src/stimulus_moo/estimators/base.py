@@ -44,11 +44,9 @@ class Update:
     def __post_init__(self) -> None:
         if self.anchor is not None and (self.before or self.look_back):
             raise InvalidOption(f"before must be 0 in an update with an anchor, found {self.before!r}")
-        if self.recursive and (self.keep, self.now, self.before) != (1.0, 1.0, -1.0):
-            raise InvalidOption(
-                "a recursive update must have keep=1, now=1 and before=-1, found "
-                f"keep={self.keep!r}, now={self.now!r}, before={self.before!r}"
-            )
+        found = (self.keep, self.now, self.before)
+        if self.recursive and found != (1.0, 1.0, -1.0):
+            raise InvalidOption(f"(keep, now, before) must be (1, 1, -1) in a recursive update, found {found}")
         if self.before:
             object.__setattr__(self, "look_back", True)
 
@@ -60,14 +58,10 @@ DIFFERENCE = Update(keep=1.0, now=1.0, before=-1.0, recursive=True)
 class Estimator(Stateful, ABC):
     """A rule that returns the update of iteration t."""
 
-    #: the rule compares the batch's gradients at x_t and x_{t-1}
-    two_point = False
-    #: the rule relies on the loss being a finite sum, which BatchNorm in training mode breaks
-    finite_sum = False
-    #: the rows are needed at the next iteration
-    remembers = False
-    #: ``prepare`` and ``learn`` are called
-    observes = False
+    two_point = False  #: the rule compares the batch's gradients at x_t and x_{t-1}
+    finite_sum = False  #: the rule relies on the loss being a finite sum, which BatchNorm in training mode breaks
+    remembers = False  #: the rows are needed at the next iteration
+    observes = False  #: ``prepare`` and ``learn`` are called
     anchor: Anchor | None = None
 
     def prepare(self, moved: float) -> None:

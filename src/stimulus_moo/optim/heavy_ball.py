@@ -67,7 +67,7 @@ class HeavyBall(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            eta, alpha, decay = group["lr"], group["momentum"], group["weight_decay"]  # eta, alpha in DESIGN.md
+            eta, alpha, decay = group["lr"], group["momentum"], group["weight_decay"]
             xs = [x for x in group["params"] if x.grad is not None]
             if not xs:
                 continue

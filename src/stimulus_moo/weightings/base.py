@@ -13,17 +13,14 @@ from torch import Tensor
 from stimulus_moo.errors import InvalidOption, InvalidWeights
 from stimulus_moo.state import Stateful
 
-#: From an S x S Gramian to S weights: a weighting of this library, of TorchJD or a plain function.
-GramianToWeights = Callable[[Tensor], Tensor]
-
+GramianToWeights = Callable[[Tensor], Tensor]  #: a weighting of this library, of TorchJD or a plain function
 _MODULE_NAMES = frozenset(vars(torch.nn.Module()))  # attributes of every module
 
 
 class Weighting(Stateful, ABC):
     """A rule from the Gramian U U^T (float64, CPU) to the weights lambda (same type, length S)."""
 
-    #: equal Gramians and states give equal weights; otherwise all processes use the weights of the first one
-    deterministic = True
+    deterministic = True  #: equal Gramians and states give equal weights; if not, all processes use those of the first
 
     @abstractmethod
     def __call__(self, gramian: Tensor) -> Tensor:

@@ -47,6 +47,5 @@ class Smoothed(Weighting):
         if self.previous is not None:
             alpha = self.alpha(self.t)
             weights = alpha * self.previous + (1.0 - alpha) * weights
-        self.t += 1
-        self.previous = weights
+        self.t, self.previous = self.t + 1, weights
         return weights

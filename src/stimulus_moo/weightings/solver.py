@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -131,12 +132,8 @@ def solve(gramian: FloatArray, start: FloatArray | None = None) -> FloatArray:
     support = everywhere if start is None else np.greater(start, 0.0)
     support[smallest] = True
     found = _pivot(gramian, ones, support, INDEPENDENT * diagonal[diagonal.argmax()], 0.0)
-    if found is not None:
-        weights = found[0]
-        total = weights.dot(ones)
-        if total < math.inf:
-            weights /= total
-            return weights
+    if found is not None and (total := float(found[0].dot(ones))) < math.inf:
+        return found[0] / total
     return _regularised_weights(gramian, support)
 
 
@@ -184,11 +181,9 @@ def _two_weights(gramian: FloatArray) -> FloatArray:
     to_second = 0.5 * first - 0.5 * inner
     if to_first <= 0.0 or to_second <= 0.0:
         return np.array([1.0, 0.0] if first <= second else [0.0, 1.0])
-    if to_first < to_second:
-        ratio = to_first / to_second
-        return np.array([ratio / (1.0 + ratio), 1.0 / (1.0 + ratio)])
-    ratio = to_second / to_first
-    return np.array([1.0 / (1.0 + ratio), ratio / (1.0 + ratio)])
+    ratio = min(to_first, to_second) / max(to_first, to_second)
+    smaller, larger = ratio / (1.0 + ratio), 1.0 / (1.0 + ratio)
+    return np.array([smaller, larger] if to_first < to_second else [larger, smaller])
 
 
 def _balance(gramian: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -243,9 +238,7 @@ def _regularised_weights(gramian: FloatArray, support: npt.NDArray[np.bool_]) ->
     solution = _ridge_solution(balanced, scales, support)
     if solution is None or not _residual(balanced, scales, solution) <= TOLERANCE:
         solution = _safe_solution(balanced, scales, solution)
-    weights: FloatArray = solution * scales
-    weights /= solution.dot(scales)
-    return weights
+    return solution * scales / float(solution.dot(scales))
 
 
 def _ridge_solution(balanced: FloatArray, scales: FloatArray, support: npt.NDArray[np.bool_]) -> FloatArray | None:
@@ -277,12 +270,9 @@ def _safe_solution(balanced: FloatArray, scales: FloatArray, candidate: FloatArr
     candidates = [_unit_vector(size, scales.argmax())]
     if candidate is not None and np.isfinite(candidate).all():
         candidates.append(candidate)
-    try:
-        solution, _ = nnls(factor.T, solve_triangular(factor, scales, lower=True), maxiter=10 * size)
-    except RuntimeError:  # too many iterations
-        solution = candidates[-1]
-    candidates.append(solution)
-    polished = _ridge_solution(balanced, scales, solution > 0.0)
+    with suppress(RuntimeError):  # too many iterations
+        candidates.append(nnls(factor.T, solve_triangular(factor, scales, lower=True), maxiter=10 * size)[0])
+    polished = _ridge_solution(balanced, scales, candidates[-1] > 0.0)
     if polished is not None:
         candidates.append(polished)
     return min(candidates, key=lambda solution: _residual(balanced, scales, solution))
