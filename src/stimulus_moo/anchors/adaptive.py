@@ -1,7 +1,5 @@
 """The adaptive anchor of STIMULUS+ and STIMULUS-M+: its size follows the gradients of the last steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Iterator
 from types import MappingProxyType

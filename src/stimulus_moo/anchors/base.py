@@ -1,7 +1,5 @@
 """Anchors: the batches over which an estimator takes its accurate gradient."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized

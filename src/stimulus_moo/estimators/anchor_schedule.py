@@ -1,7 +1,5 @@
 """When ``Recursive(period="auto")`` takes an anchor: once its own error requires one."""
 
-from __future__ import annotations
-
 from stimulus_moo._engine.observation import Observation
 from stimulus_moo.estimators.base import ErrorModel
 from stimulus_moo.options import real

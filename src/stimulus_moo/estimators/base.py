@@ -1,7 +1,5 @@
 """Estimators, the first choice of a method: each iteration is one linear update of the rows U."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """The best mix of the recursive and the mini-batch estimator, by a scalar Kalman filter of the estimator's error."""
 
-from __future__ import annotations
-
 import math
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """The full gradient of every objective, every iteration (MGD)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

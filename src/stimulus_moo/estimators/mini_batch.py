@@ -1,7 +1,5 @@
 """The plain stochastic gradient of every objective (SMGD, CR-MOGM, scalarisation)."""
 
-from __future__ import annotations
-
 from stimulus_moo.estimators.base import Estimator, Update
 
 

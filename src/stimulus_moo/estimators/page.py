@@ -1,7 +1,5 @@
 """The loopless recursive estimator, which anchors at random (PAGE-MOO)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

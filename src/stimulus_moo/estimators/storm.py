@@ -1,7 +1,5 @@
 """The recursive momentum estimator of MoCo+."""
 
-from __future__ import annotations
-
 from stimulus_moo.estimators.base import Estimator, Update
 from stimulus_moo.options import Bounded, Schedule
 

@@ -1,7 +1,5 @@
 """The tracking (moving average) estimator of MoCo."""
 
-from __future__ import annotations
-
 from stimulus_moo.estimators.base import Estimator, Update
 from stimulus_moo.options import Bounded, Schedule
 

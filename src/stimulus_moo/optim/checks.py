@@ -1,7 +1,5 @@
 """Check of the optimizer and the MultiGradient passed to ``DoG`` or ``Safeguard``."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DoG: a step size that needs no tuning, from the distance covered and the gradients seen."""
 
-from __future__ import annotations
-
 import math
 from types import MappingProxyType
 from typing import Any

@@ -1,7 +1,5 @@
 """Polyak's heavy ball: the optimizer of STIMULUS-M and STIMULUS-M+."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

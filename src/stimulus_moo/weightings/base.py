@@ -1,7 +1,5 @@
 """Weightings, the second choice of a method: from the S x S Gramian of the rows to S weights."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable

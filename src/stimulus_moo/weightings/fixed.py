@@ -1,7 +1,5 @@
 """Fixed weights (scalarisation), the baseline of every comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

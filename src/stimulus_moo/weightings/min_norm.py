@@ -1,7 +1,5 @@
 """Min-norm weights (MGDA): the shortest vector in the convex hull of the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

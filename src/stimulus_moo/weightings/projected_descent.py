@@ -1,7 +1,5 @@
 """Weights by projected gradient descent on the min-norm problem (MoCo)."""
 
-from __future__ import annotations
-
 import math
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """Smoothed weights (CR-MOGM): a running average of another weighting's weights."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The min-norm problem over the simplex, solved exactly in float64; takes and returns tensors or arrays."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from typing import TypeAlias, TypeVar
