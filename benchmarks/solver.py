@@ -21,7 +21,7 @@ from scipy.linalg import cho_factor, cho_solve
 from benchmarks.sides import verdict
 from benchmarks.timing import alternate
 from stimulus_moo import MinNorm
-from stimulus_moo.weightings.solver import FloatArray, kkt_residual, min_norm_weights
+from stimulus_moo.weightings.solver import FloatArray, kkt_residual, solve
 
 TITLE = "Min-norm weights: random Gramians, rows in 2 S dimensions"
 TEXT = """\
@@ -59,7 +59,7 @@ def _row(size: int, *, quick: bool = False) -> list[object]:
     tensors = [torch.tensor(gramian) for gramian in gramians]
     ours, torchjd, quadprog = MinNorm(), MGDAWeighting(), _quadprog(size)
     tensor_sides = {"MinNorm": _each(ours, tensors), "TorchJD": _each(torchjd, tensors)}
-    array_sides = {"solver": _each(min_norm_weights, gramians), "quadprog": _each(quadprog, gramians)}
+    array_sides = {"solver": _each(solve, gramians), "quadprog": _each(quadprog, gramians)}
     blocks, array_blocks = 25 if size <= 128 else 5, 101 if size <= 40 else 15 if size <= 128 else 5
     if quick:
         blocks = array_blocks = 2

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from stimulus_moo.errors import InvalidOption, InvalidWeights
 from stimulus_moo.weightings import solver
-from stimulus_moo.weightings.solver import FloatArray, kkt_residual, min_norm_weights, project_simplex
+from stimulus_moo.weightings.solver import FloatArray, kkt_residual, project_simplex
+from stimulus_moo.weightings.solver import solve as min_norm_weights
 
 EXACT = 1e-10  # the KKT residual DESIGN.md promises
 SEEDS = st.integers(0, 2**32 - 1)

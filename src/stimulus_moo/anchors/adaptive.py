@@ -1,6 +1,4 @@
-"""The adaptive anchor of STIMULUS+ and STIMULUS-M+: its size follows the gradients seen."""
-
-from __future__ import annotations
+"""The adaptive anchor of STIMULUS+ and STIMULUS-M+: its size follows the gradients of the last steps."""
 
 import math
 from collections.abc import Generator, Iterator
@@ -17,7 +15,7 @@ from stimulus_moo.data.sources import Collate, as_source
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.options import positive_integer, real, seed_number
 
-_PIECES = 4  # an anchor that estimates sigma^2 is evaluated in at least this many pieces, where it has the samples
+_PIECES = 4  # an anchor that estimates sigma^2 is evaluated in at least this many pieces, if it has enough samples
 
 
 class AdaptiveBatch(Anchor):
@@ -29,21 +27,19 @@ class AdaptiveBatch(Anchor):
         gamma_{t+1} = (1/q) sum_i ||d_i||^2                   over the q iterations i since the last anchor, it included
         gamma_{t+1} = (1/q) sum_i ||alpha^(t-i) d_i||^2       with momentum alpha > 0
 
-    There is no gamma before the first anchor: its term drops out then. For an endless stream n is infinite.
+    The first anchor has no gamma, so this term is omitted. For an endless stream n is infinite.
 
     Args:
         dataset: tensors in memory, a map-style data set, or an endless iterable of samples.
-        epsilon: the accuracy ||d||^2 aimed at, > 0, or ``"auto"``: none but that of gamma, so the variance of an anchor
-            stays below gamma / c_gamma; the first anchor, which has no gamma, is then the pilot alone.
-        sigma2: bound on the variance of one sample's gradient, or ``"auto"``: the variance of the gradients' sum under
-            the last weights lambda, since that is what d is made of, from pairs of pieces of the last anchor. A few
-            samples with huge gradients do not spoil it: see ``Spread``. With ``Recursive(period="auto")`` the halves of
-            the batches between two anchors keep it up to date. The first anchor starts with a pilot of ``micro_batch``
-            samples (at least 4), which is part of the draw; every anchor has at least two samples, so that an estimate
-            of zero is not the last one.
-        c_gamma, c_epsilon: the paper's constants; theory asks c_gamma >= 8 and c_epsilon >= lr.
-        momentum: alpha of the heavy-ball step, for the momentum variant's gamma.
-        micro_batch: samples per batch handed on.
+        epsilon: the target accuracy ||d||^2 > 0. ``"auto"`` omits its term, so the variance of an anchor stays below
+            gamma / c_gamma and the first anchor is only the pilot.
+        sigma2: bound on the variance of one sample's gradient. ``"auto"`` estimates it for the lambda-weighted sum of
+            the gradients from pairs of pieces of the last anchor (see ``Spread``), and from the batches between anchors
+            with ``Recursive(period="auto")``. The first anchor starts with a pilot of ``micro_batch`` samples (at least
+            4), part of the draw. Every anchor has at least two samples, so that an estimate of zero can recover.
+        c_gamma, c_epsilon: the paper's constants; the theory requires c_gamma >= 8 and c_epsilon >= lr.
+        momentum: alpha of the heavy-ball step, for gamma.
+        micro_batch: samples per evaluated batch.
         seed: of the draw.
         collate_fn: for map-style data sets and streams.
 
@@ -72,16 +68,14 @@ class AdaptiveBatch(Anchor):
         collate_fn: Collate | None = None,
     ) -> None:
         self.source = as_source(dataset, collate_fn)
-        if isinstance(epsilon, str) and epsilon != "auto":
-            raise InvalidOption(f"epsilon must be a number > 0 or 'auto', found {epsilon!r}")
+        for name, value, bound in (("epsilon", epsilon, "> 0"), ("sigma2", sigma2, ">= 0")):
+            if isinstance(value, str) and value != "auto":
+                raise InvalidOption(f"{name} must be a number {bound} or 'auto', found {value!r}")
         if isinstance(epsilon, str) and not self.source.finite:
-            raise InvalidOption("epsilon='auto' needs a data set with an end, found a stream; give epsilon a number")
-        #: None where only gamma counts
+            raise InvalidOption("epsilon='auto' needs a data set with an end, found a stream; pass a number as epsilon")
         self.epsilon = None if isinstance(epsilon, str) else real("epsilon", epsilon, low=0.0, open_low=True)
         self.estimates_variance = isinstance(sigma2, str)
-        if isinstance(sigma2, str) and sigma2 != "auto":
-            raise InvalidOption(f"sigma2 must be a number >= 0 or 'auto', found {sigma2!r}")
-        #: sigma^2, given or estimated; None while nothing is known
+        # sigma^2, given or estimated; None while it is unknown
         self.variance = None if isinstance(sigma2, str) else real("sigma2", sigma2, low=0.0)
         self.c_gamma = real("c_gamma", c_gamma, low=0.0, open_low=True)
         self.c_epsilon = real("c_epsilon", c_epsilon, low=0.0, open_low=True)
@@ -93,7 +87,7 @@ class AdaptiveBatch(Anchor):
 
     @property
     def consumed(self) -> int:
-        """How many samples of a stream have been read; 0 for a finite data set."""
+        """Number of samples read from a stream; 0 for a finite data set."""
         return self.source.consumed
 
     @consumed.setter
@@ -106,23 +100,20 @@ class AdaptiveBatch(Anchor):
         return self.window / self.terms if self.terms else None
 
     def size(self) -> int:
-        """Return ``|N|`` for an anchor taken now (the pilot's size while sigma^2 is unknown)."""
+        """Return ``|N|`` for an anchor taken now, or the size of the pilot while sigma^2 is unknown."""
         n = len(self.source) if self.source.finite else math.inf
         if self.variance is None or (self.epsilon is None and self.gamma is None):
             return int(min(n, max(self.micro_batch, _PIECES)))
-        bounds = [n]
-        if self.epsilon is not None:
-            bounds.append(self.c_epsilon * self.variance / self.epsilon)
-        if self.gamma:
-            bounds.append(self.c_gamma * self.variance / self.gamma)
+        by_epsilon = math.inf if self.epsilon is None else self.c_epsilon * self.variance / self.epsilon
+        by_gamma = self.c_gamma * self.variance / self.gamma if self.gamma else math.inf
         least = min(n, 2) if self.estimates_variance else 1
-        return math.ceil(max(least, min(bounds)))
+        return math.ceil(max(least, min(n, by_epsilon, by_gamma)))
 
     def batches(self, partition: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
-        """Draw |N| samples and yield them piece by piece; a pilot decides |N| when sigma^2 is not known yet.
+        """Draw |N| samples and yield them piece by piece; a pilot determines |N| while sigma^2 is unknown.
 
-        Every process makes the whole draw and evaluates its share: whole pairs of pieces in turn where sigma^2 is
-        estimated, so that the estimate is that of one process, else a part of every piece.
+        Every process makes the whole draw and evaluates its part of it: whole pairs of pieces if sigma^2 is estimated,
+        so that the estimate is that of a single process, else a part of every piece.
         """
         self.spread = Spread()
         order = self.source.shuffled(self.generator)
@@ -135,21 +126,29 @@ class AdaptiveBatch(Anchor):
         yield from self._pieces(order, drawn, self.size(), pairs, partition)
 
     def learn(self, spread: Spread) -> None:
-        """Estimate sigma^2, if that was asked for."""
-        estimate = spread.variance() if self.estimates_variance else None
-        if estimate is not None:
-            self.variance = estimate
+        """Estimate sigma^2 unless it was given."""
+        if self.estimates_variance:
+            estimate = spread.variance()
+            self.variance = self.variance if estimate is None else estimate
 
     def observe(self, variance: float) -> None:
-        """Move sigma^2 on, if it is estimated."""
+        """Update an estimated sigma^2."""
         if self.estimates_variance and self.variance is not None:
             found = min(variance, CLIP * self.variance) if self.variance else variance
             self.variance = 0.9 * self.variance + 0.1 * found
 
+    def record(self, sq_norm: float, *, anchored: bool) -> None:
+        """Update the window of gamma."""
+        if anchored:
+            self.window, self.terms = 0.0, 0
+        decay = self.momentum**2 if self.momentum else 1.0
+        self.window = decay * self.window + sq_norm
+        self.terms += 1
+
     def _pieces(
         self, order: Tensor, drawn: int, target: int, pairs: int, partition: Partition
     ) -> Generator[Any, None, int]:
-        """Yield this process's pieces of the draw, from ``drawn`` to ``target`` samples; return how many pairs."""
+        """Yield this process's pieces of the draw, from ``drawn`` to ``target`` samples; return the number of pairs."""
         piece = min(self.micro_batch, math.ceil(target / _PIECES)) if self.estimates_variance else self.micro_batch
         starts = range(drawn, target, piece)
         for k, start in enumerate(starts):
@@ -162,11 +161,3 @@ class AdaptiveBatch(Anchor):
             if batch is not None:
                 yield batch
         return pairs + len(starts) // 2
-
-    def record(self, sq_norm: float, *, anchored: bool) -> None:
-        """Move the window of gamma on."""
-        if anchored:
-            self.window, self.terms = 0.0, 0
-        decay = self.momentum**2 if self.momentum else 1.0
-        self.window = decay * self.window + sq_norm
-        self.terms += 1

@@ -1,7 +1,5 @@
 """Anchors: the batches over which an estimator takes its accurate gradient."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -10,57 +8,48 @@ from typing import Any
 from stimulus_moo.anchors.variance import Place, Spread
 from stimulus_moo.data.batches import require_batches
 from stimulus_moo.data.partition import ALL, Partition
+from stimulus_moo.data.sources import Source
 from stimulus_moo.errors import InvalidBatch
 from stimulus_moo.state import Stateful
 
 _MOST_BATCHES = 1 << 16  # of an anchor without a length
-
-#: from what this process has seen of an anchor to what all have
-Tally = Callable[[Spread], Spread]
+Tally = Callable[[Spread], Spread]  #: from the spread of this process to the spread of all processes
 
 
 class Anchor(Stateful, ABC):
-    """What an anchor step evaluates, and what it learns from it."""
+    """What an anchor step evaluates, and what it learns from the steps."""
 
-    #: whether the anchor learns from the steps (``record``)
-    adapts = False
-    #: whether pairs of pieces are to be compared
-    estimates_variance = False
-    #: where the piece just given belongs, or None where it has no partner
-    place: Place | None = None
-    #: what this process has seen of the anchor under way
-    spread = Spread()
+    adapts = False  #: ``record`` is called
+    estimates_variance = False  #: pairs of pieces are compared
+    place: Place | None = None  #: position of the current piece, None if it has no partner
+    spread = Spread()  #: what this process has seen of the current anchor
 
     @abstractmethod
     def batches(self, partition: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
-        """Yield this process's batches of one anchor step; ``tally`` is there for anchors that look at a part first."""
+        """Yield this process's batches of one anchor step; ``tally`` serves anchors that evaluate a pilot first."""
 
     def learn(self, spread: Spread) -> None:
-        """Learn from what all processes have seen."""
+        """Receive what all processes have seen."""
 
     def observe(self, variance: float) -> None:
-        """Learn from the variance of one sample's gradient as a batch between two anchors shows it."""
+        """Receive the variance of one sample's gradient, measured on a batch between two anchors."""
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
-        """Learn from a finished step: ||d_t||^2, and whether it was an anchor."""
+        """Receive ||d_t||^2 of a finished step, and whether it was an anchor."""
 
 
 class FullAnchor(Anchor):
     """Every batch of an iterable that can be iterated again, such as a DataLoader over the whole data set.
 
-    Where several processes make one step, each brings an iterable over its own part of the data.
-    One that does not say how long it is may give 65,536 batches; beyond that it is taken for endless.
+    With several processes, each passes an iterable over its own part of the data. An iterable without a length may
+    yield 65,536 batches; with more it is considered endless and ``batches`` raises InvalidBatch.
     """
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         self.iterable = iterable
 
     def batches(self, partition: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
-        """Yield all batches.
-
-        Raises:
-            InvalidBatch: there seems to be no end of them.
-        """
+        """Yield all batches."""
         most = math.inf if isinstance(self.iterable, Sized) else _MOST_BATCHES
         for count, batch in enumerate(self.iterable):
             if count == most:
@@ -71,12 +60,19 @@ class FullAnchor(Anchor):
             yield batch
 
 
-def as_anchor(anchor: Any) -> Anchor:
-    """Return an Anchor, taking any iterable that can be iterated again.
+class FullPass:
+    """This process's part of a finite source in batches of ``batch_size`` samples: the iterable anchor of ``fit``."""
 
-    Raises:
-        InvalidOption: it cannot be iterated, or only once.
-    """
+    def __init__(self, source: Source, batch_size: int, partition: Partition = ALL) -> None:
+        self.source, self.batch_size, self.partition = source, batch_size, partition
+
+    def __iter__(self) -> Iterator[Any]:
+        part = self.partition.part(len(self.source))
+        return self.source.spans(self.batch_size, part.start, part.stop)
+
+
+def as_anchor(anchor: Any) -> Anchor:
+    """Return an Anchor, or raise InvalidOption for anything that cannot be iterated again."""
     if isinstance(anchor, Anchor):
         return anchor
     require_batches("anchor", anchor, again=True)

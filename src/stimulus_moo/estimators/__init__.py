@@ -1,4 +1,4 @@
-"""How each objective's gradient is estimated: one file per rule."""
+"""Estimators of each objective's gradient: one file per rule."""
 
 from stimulus_moo.estimators.base import Estimator, Update
 from stimulus_moo.estimators.filtered import Filtered

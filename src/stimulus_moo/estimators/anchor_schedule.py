@@ -1,97 +1,47 @@
-"""When a recursive estimator anchors: every so many steps, or once its own error says that it should."""
-
-from __future__ import annotations
-
-from types import MappingProxyType
-from typing import Any
+"""When ``Recursive(period="auto")`` takes an anchor: once its own error requires one."""
 
 from stimulus_moo._engine.observation import Observation
-from stimulus_moo.options import positive_integer, real
-from stimulus_moo.state import Stateful
+from stimulus_moo.estimators.base import ErrorModel
+from stimulus_moo.options import real
+
+TOLERANCE = 0.1  # largest error of the estimate, relative to ||d||^2
 
 
-class EveryPeriod(Stateful):
-    """Anchor every ``period`` steps."""
+class WhenErrorGrows(ErrorModel):
+    """Anchor once the estimate's error exceeds ||d||^2 / 10 and enough inner steps have followed the last anchor.
 
-    #: whether the schedule learns from what the steps show
-    observes = False
-
-    def __init__(self, period: Any) -> None:
-        self.period = positive_integer("period", period)
-
-    def due(self, t: int) -> bool:
-        """Return whether step t is an anchor."""
-        return t % self.period == 0
-
-    def halves(self, t: int) -> bool:
-        """Return whether the two halves of the batch are to be compared."""
-        return False
-
-    def prepare(self, moved: float) -> None:
-        """Receive ||x_t - x_{t-1}||."""
-
-    def learn(self, observation: Observation) -> None:
-        """Receive what a step saw."""
-
-    def record(self, sq_norm: float) -> None:
-        """Receive ||d_t||^2."""
-
-
-class WhenErrorGrows(EveryPeriod):
-    r"""Anchor once the estimate's error is a tenth of ||d||^2, and the last anchor has been paid for.
-
-    Every inner step adds the variance v of its batch's difference to the error of the estimate (the paper's Lemma 1
-    bounds the same sum by L^2 ||x_t - x_{t-1}||^2 / |A|). v goes with ||x_t - x_{t-1}||^2; the ratio is measured on the
-    two halves of every fourth batch, and the error is that of the lambda-weighted sum of the rows, which is what the
-    step follows. An anchor that takes m evaluations waits until m (1 - share) / share have been spent on inner steps,
-    so anchors never take more than ``share`` of all.
+    Every inner step adds the variance of its batch's difference to the error of the estimate (Lemma 1 of the paper
+    bounds the same sum by L^2 ||x_t - x_{t-1}||^2 / |A|). After an anchor of m evaluations the next one waits until
+    inner steps have used m (1 - share) / share evaluations, so anchors use at most ``share`` of all evaluations.
 
     Args:
-        share: of the evaluations that anchors may take, in (0, 1).
-        tolerance: of the error against ||d||^2.
+        share: largest fraction of the evaluations that anchors may use, in (0, 1).
     """
 
-    state_names = ("error", "drift", "signal", "moved", "cost", "spent")
-    optional_names = MappingProxyType({"drift": float, "signal": float})
-    observes = True
+    state_names = (*ErrorModel.state_names, "cost", "spent")
 
-    def __init__(self, share: float, tolerance: float = 0.1) -> None:
+    def __init__(self, share: float) -> None:
         self.share = real("share", share, low=0.0, high=1.0, open_low=True, open_high=True)
-        self.tolerance = real("tolerance", tolerance, low=0.0, open_low=True)
-        self.error = 0.0  # variance of the estimate
-        self.drift: float | None = None  # v / ||x_t - x_{t-1}||^2
-        self.signal: float | None = None  # running mean of ||d||^2
-        self.moved = 0.0  # ||x_t - x_{t-1}||
         self.cost = 0  # evaluations of the last anchor
-        self.spent = 0  # evaluations since
+        self.spent = 0  # evaluations since the last anchor
 
-    def due(self, t: int) -> bool:
-        """Tell whether step t is an anchor."""
+    def due(self) -> bool:
+        """Return whether the next step is an anchor."""
         if self.drift is None or self.signal is None:
-            wanted = True  # batches that cannot be cut in two: the share alone decides
+            wanted = True  # batches that cannot be split: the share alone decides
         else:
-            wanted = self.error + self.drift * self.moved**2 > self.tolerance * self.signal
+            wanted = self.error + self.drift * self.moved**2 > TOLERANCE * self.signal
         return wanted and self.spent >= self.cost * (1.0 - self.share) / self.share
 
     def halves(self, t: int) -> bool:
-        """Tell whether the two halves of the batch are to be compared: at the first batches, then at every fourth."""
+        """Return whether to compare the two halves of the batch: until the noise is known, then every fourth step."""
         return self.drift is None or t % 4 == 0
 
-    def prepare(self, moved: float) -> None:
-        """Take note of how far the parameters moved."""
-        self.moved = moved
-
     def learn(self, observation: Observation) -> None:
-        """Move the error and the account on."""
+        """Update the error and the number of evaluations."""
         if observation.anchored:
             self.error, self.cost, self.spent = 0.0, observation.gradients, 0
             return
         self.spent += observation.gradients
-        if observation.change_variance is not None and observation.moved:
-            found = observation.change_variance / observation.moved**2
-            self.drift = found if self.drift is None else 0.9 * self.drift + 0.1 * found
+        super().learn(observation)
         self.error += (self.drift or 0.0) * self.moved**2
-
-    def record(self, sq_norm: float) -> None:
-        """Move the mean of ||d||^2 on."""
-        self.signal = sq_norm if self.signal is None else 0.9 * self.signal + 0.1 * sq_norm

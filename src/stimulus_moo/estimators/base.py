@@ -1,9 +1,9 @@
-"""The first choice of a method: how each objective's gradient is estimated, as one linear update of the rows U."""
-
-from __future__ import annotations
+"""Estimators, the first choice of a method: each iteration is one linear update of the rows U."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
 from stimulus_moo._engine.observation import Observation
 from stimulus_moo.anchors import Anchor
@@ -19,16 +19,16 @@ class Update:
 
         U_t = keep U_{t-1} + now grad F_B(x_t) + before grad F_B(x_{t-1})
 
-    Every estimator is of this form, so the engine knows none of them by name. An anchor is evaluated at x_t only, and
-    at t = 0 there is nothing to keep or to compare with.
+    The engine knows estimators only by this form. An anchor is evaluated at x_t only. At t = 0 there are no rows to
+    keep and no previous point.
 
     Attributes:
         keep, now, before: the coefficients.
-        anchor: evaluate its batches in place of the step's batch.
-        look_back: evaluate the batch at x_{t-1} too, also where ``before`` is 0; implied by ``before``.
+        anchor: evaluate its batches instead of the step's batch.
+        look_back: evaluate the batch at x_{t-1} too, even if ``before`` is 0; implied by a nonzero ``before``.
         halves: evaluate the batch in two halves, whose difference measures the noise.
-        recursive: the update adds the batch's difference to the rows (keep = now = 1, before = -1), so that errors
-            add up until the next anchor.
+        recursive: the update adds the batch's difference to the rows (keep = now = 1, before = -1), so errors
+            accumulate until the next anchor.
     """
 
     keep: float
@@ -42,30 +42,28 @@ class Update:
     def __post_init__(self) -> None:
         if self.anchor is not None and (self.before or self.look_back):
             raise InvalidOption(f"before must be 0 in an update with an anchor, found {self.before!r}")
-        if self.recursive and (self.keep, self.now, self.before) != (1.0, 1.0, -1.0):
-            raise InvalidOption(
-                "a recursive update has keep = 1, now = 1 and before = -1, found "
-                f"keep={self.keep!r}, now={self.now!r}, before={self.before!r}"
-            )
+        found = (self.keep, self.now, self.before)
+        if self.recursive and found != (1.0, 1.0, -1.0):
+            raise InvalidOption(f"(keep, now, before) must be (1, 1, -1) in a recursive update, found {found}")
         if self.before:
             object.__setattr__(self, "look_back", True)
 
 
-class Estimator(Stateful, ABC):
-    """A rule that gives the update of iteration t."""
+#: the recursive step: add the batch's difference between x_t and x_{t-1} to the rows
+DIFFERENCE = Update(keep=1.0, now=1.0, before=-1.0, recursive=True)
 
-    #: the rule compares the batch's gradients at x_t and x_{t-1}
-    two_point = False
-    #: the rule relies on the loss being a finite sum, which BatchNorm in training mode breaks
-    finite_sum = False
-    #: the rows are needed at the next iteration
-    remembers = False
-    #: the rule learns from what a batch shows at two points
-    observes = False
+
+class Estimator(Stateful, ABC):
+    """A rule that returns the update of iteration t."""
+
+    two_point = False  #: the rule compares the batch's gradients at x_t and x_{t-1}
+    finite_sum = False  #: the rule relies on the loss being a finite sum, which BatchNorm in training mode breaks
+    remembers = False  #: the rows are needed at the next iteration
+    observes = False  #: ``prepare`` and ``learn`` are called
     anchor: Anchor | None = None
 
     def prepare(self, moved: float) -> None:
-        """Be told ||x_t - x_{t-1}|| before ``update``; only rules that observe are."""
+        """Receive ||x_t - x_{t-1}|| before ``update``."""
 
     @abstractmethod
     def update(self, t: int) -> Update:
@@ -75,9 +73,41 @@ class Estimator(Stateful, ABC):
         """
 
     def learn(self, observation: Observation) -> None:
-        """Learn from a batch; only rules that observe are told."""
+        """Receive what the step observed on its batch."""
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
-        """Learn from a finished step: ||d_t||^2, and whether it was an anchor."""
+        """Receive ||d_t||^2 of a finished step, and whether it was an anchor."""
         if self.anchor is not None and self.anchor.adapts:
             self.anchor.record(sq_norm, anchored=anchored)
+
+
+class ErrorModel(Stateful):
+    """Running means from which a recursive rule predicts its own error.
+
+    The variance of a batch's difference D = grad f_A(x_t) - grad f_A(x_{t-1}) is proportional to ||x_t - x_{t-1}||^2.
+    The factor is measured on the two halves of a batch, for the lambda-weighted sum of the rows that the step follows.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("error", "drift", "signal", "moved")
+    optional_names = MappingProxyType({"drift": float, "signal": float})
+    memory, rate = 0.9, 0.1  # weights of the old and the new value in a running mean
+    error = 0.0  # variance of the estimate's error
+    drift: float | None = None  # variance of D over ||x_t - x_{t-1}||^2
+    signal: float | None = None  # running mean of ||d||^2
+    moved = 0.0  # ||x_t - x_{t-1}||
+
+    def prepare(self, moved: float) -> None:
+        """Receive ||x_t - x_{t-1}|| before the step."""
+        self.moved = moved
+
+    def learn(self, observation: Observation) -> None:
+        """Update the variance of D."""
+        if observation.change_variance is not None and observation.moved:
+            self.drift = self._mean(self.drift, observation.change_variance / observation.moved**2)
+
+    def record(self, sq_norm: float, *, anchored: bool) -> None:
+        """Update the mean of ||d||^2."""
+        self.signal = self._mean(self.signal, sq_norm)
+
+    def _mean(self, old: float | None, new: float) -> float:
+        return new if old is None else self.memory * old + self.rate * new

@@ -1,17 +1,15 @@
-"""The best mix of the recursive and the mini-batch estimator: a scalar Kalman filter of the estimator's own error."""
-
-from __future__ import annotations
+"""The best mix of the recursive and the mini-batch estimator, by a scalar Kalman filter of the estimator's error."""
 
 import math
 from types import MappingProxyType
 
 from stimulus_moo._engine.observation import Observation
-from stimulus_moo.estimators.base import Estimator, Update
+from stimulus_moo.estimators.base import ErrorModel, Estimator, Update
 from stimulus_moo.options import positive_integer, real
 
 
-class Filtered(Estimator):
-    r"""Recursive differences, pulled back to the batch's own gradient by the gain that minimises the predicted error.
+class Filtered(ErrorModel, Estimator):
+    r"""Recursive differences mixed with the batch's own gradient, by the gain that minimises the predicted error.
 
     .. code-block:: text
 
@@ -21,25 +19,23 @@ class Filtered(Estimator):
 
     E is the variance of the estimate's error, v that of D and R that of g, all for the lambda-weighted sum of the rows,
     measured on the two halves of a batch. b = 0 is the recursive step of STIMULUS, b = 1 is SMGD. There are no anchors,
-    so streams will do.
+    so data may be a stream.
 
-    Why: the error of u_t is (1 - b)(e + xi) + b zeta, with e the error before, xi that of D and zeta that of g. The
-    batch is independent of e. As xi = zeta - zeta', with zeta' the batch's error at x_{t-1}, where its variance is R
-    too, v = 2 R - 2 cov(zeta, zeta'), so cov(xi, zeta) = R - cov(zeta, zeta') = v/2: hence the recursion of E, and its
-    minimum over b.
+    Derivation: the error of u_t is (1 - b)(e + xi) + b zeta, with e the previous error, xi that of D and zeta that of
+    g; e is independent of the batch. xi = zeta - zeta', with zeta' the batch's error at x_{t-1}. Both have variance R,
+    so v = 2 R - 2 cov(zeta, zeta') and cov(xi, zeta) = v/2. This gives the recursion of E and its minimum over b.
 
-    A second point costs as much again as the first. It is left out, and b is 1, while a step with the batch's gradient
-    alone makes more progress for its cost: progress goes like ||d||^2 / (||d||^2 + error), so two points pay once
-    R > ||grad||^2 + 2 E*, with E* = v/2 + sqrt(v R - v^2/4): that is v/2 above the error the filter settles at, so two
-    points must be better by a margin. Every ``probe`` steps both points are evaluated all the same, to keep v, R and
-    the smoothness up to date.
+    A second point doubles the cost of a step. It is skipped, with b = 1, while the batch's gradient alone makes more
+    progress per evaluation. Progress is proportional to ||d||^2 / (||d||^2 + error), so two points pay off if
+    R > ||grad||^2 + 2 E*. E* = v/2 + sqrt(v R - v^2/4) is v/2 above the stationary error of the filter, as a margin.
+    Every ``probe`` steps both points are evaluated in any case, to keep v and R up to date.
 
-    The losses must make sense on half a batch, since its halves are evaluated apart. A batch that cannot be cut in two
-    shows no noise; then b stays 1.
+    The losses must be meaningful on half a batch, since the halves are evaluated separately. A batch that cannot be
+    split shows no noise; then b stays 1.
 
     Args:
-        probe: evaluate two points at least once in so many steps.
-        memory: share of the old value in the running means of v, R and ||d||^2.
+        probe: evaluate two points at least once in this many steps.
+        memory: weight of the old value in the running means of v, R and ||d||^2.
 
     >>> import torch
     >>> from stimulus_moo import Filtered, MultiGradient
@@ -54,30 +50,20 @@ class Filtered(Estimator):
     (True, 64)
     """
 
-    two_point = True
-    finite_sum = True
-    remembers = True
-    observes = True
-    state_names = ("error", "noise", "drift", "signal", "gain", "moved", "since")
-    optional_names = MappingProxyType({"noise": float, "drift": float, "signal": float})
+    two_point = finite_sum = remembers = observes = True
+    state_names = (*ErrorModel.state_names, "noise", "gain", "since")
+    optional_names = MappingProxyType({**ErrorModel.optional_names, "noise": float})
 
     def __init__(self, probe: int = 8, memory: float = 0.9) -> None:
         self.probe = positive_integer("probe", probe)
         self.memory = real("memory", memory, low=0.0, high=1.0)
-        self.error = 0.0  # E
+        self.rate = 1.0 - self.memory
         self.noise: float | None = None  # R
-        self.drift: float | None = None  # v / ||x_t - x_{t-1}||^2
-        self.signal: float | None = None  # running mean of ||d||^2
         self.gain = 1.0  # b of the last step
-        self.moved = 0.0  # ||x_t - x_{t-1}||
         self.since = 0  # steps since both points were evaluated
 
-    def prepare(self, moved: float) -> None:
-        """Take note of how far the parameters moved: the variance of D goes with its square."""
-        self.moved = moved
-
     def update(self, t: int) -> Update:
-        """Mix with the best gain, or take the batch's gradient where a second point does not pay."""
+        """Mix with the best gain, or take the batch's gradient alone if a second point is not worth its cost."""
         R = self.noise
         if t == 0 or R is None:
             self.gain, self.since, self.error = 1.0, 0, R or 0.0
@@ -95,21 +81,13 @@ class Filtered(Estimator):
         return Update(keep=1.0 - b, now=1.0, before=b - 1.0, look_back=True, halves=True)
 
     def learn(self, observation: Observation) -> None:
-        """Move the running means on."""
+        """Update the running means of R and v."""
         if observation.variance is not None:
             if self.noise is None:
                 self.error = observation.variance
             self.noise = self._mean(self.noise, observation.variance)
-        if observation.change_variance is not None and observation.moved:
-            self.drift = self._mean(self.drift, observation.change_variance / observation.moved**2)
-
-    def record(self, sq_norm: float, *, anchored: bool) -> None:
-        """Move the mean of ||d||^2 on."""
-        self.signal = self._mean(self.signal, sq_norm)
+        super().learn(observation)
 
     def _pays(self, R: float, v: float) -> bool:
         settled = min(v / 2 + math.sqrt(max(v * R - v * v / 4, 0.0)), R)
         return max((self.signal or 0.0) - self.error, 0.0) + 2.0 * settled < R
-
-    def _mean(self, old: float | None, new: float) -> float:
-        return new if old is None else self.memory * old + (1.0 - self.memory) * new

@@ -1,7 +1,5 @@
 """The full gradient of every objective, every iteration (MGD)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +11,7 @@ class Full(Estimator):
     """u_t^s = mean of grad f_sj(x_t) over the anchor, at every iteration; the step's own batch is not used.
 
     Args:
-        anchor: an iterable of batches that can be iterated again, or an ``AdaptiveBatch``.
+        anchor: as for ``Recursive``.
 
     >>> import torch
     >>> from stimulus_moo import Full, MultiGradient
@@ -31,5 +29,5 @@ class Full(Estimator):
         self.anchor = as_anchor(anchor)
 
     def update(self, t: int) -> Update:
-        """Start again from the anchor."""
+        """Restart from the anchor."""
         return Update(keep=0.0, now=1.0, anchor=self.anchor)

@@ -1,7 +1,5 @@
 """The plain stochastic gradient of every objective (SMGD, CR-MOGM, scalarisation)."""
 
-from __future__ import annotations
-
 from stimulus_moo.estimators.base import Estimator, Update
 
 
@@ -18,5 +16,5 @@ class MiniBatch(Estimator):
     """
 
     def update(self, t: int) -> Update:
-        """Forget the past, take the batch."""
+        """Replace the rows by the batch's gradients."""
         return Update(keep=0.0, now=1.0)

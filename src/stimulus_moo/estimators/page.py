@@ -1,6 +1,4 @@
-"""The loopless recursive estimator: a coin decides when to anchor (PAGE-MOO)."""
-
-from __future__ import annotations
+"""The loopless recursive estimator, which anchors at random (PAGE-MOO)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,12 +6,12 @@ from typing import Any
 import torch
 
 from stimulus_moo.anchors import Anchor, as_anchor
-from stimulus_moo.estimators.base import Estimator, Update
+from stimulus_moo.estimators.base import DIFFERENCE, Estimator, Update
 from stimulus_moo.options import Bounded, Schedule, seed_number
 
 
 class Page(Estimator):
-    """Anchor with probability p, else the recursive step (after PAGE, Li et al. 2021, for several objectives).
+    """An anchor with probability p, else the recursive step (PAGE, Li et al. 2021, for several objectives).
 
     .. code-block:: text
 
@@ -23,7 +21,7 @@ class Page(Estimator):
     Args:
         anchor: as for ``Recursive``.
         probability: p, a number in [0, 1] or a function of t.
-        seed: of the coin.
+        seed: of the random choice.
 
     >>> import torch
     >>> from stimulus_moo import MultiGradient, Page
@@ -33,9 +31,7 @@ class Page(Estimator):
     [True, False, False]
     """
 
-    two_point = True
-    finite_sum = True
-    remembers = True
+    two_point = finite_sum = remembers = True
     state_names = ("anchor", "generator")
 
     def __init__(self, anchor: Iterable[Any] | Anchor, probability: Schedule, *, seed: int = 0) -> None:
@@ -44,7 +40,7 @@ class Page(Estimator):
         self.generator = torch.Generator().manual_seed(seed_number(seed))
 
     def update(self, t: int) -> Update:
-        """Flip the coin."""
+        """Draw whether to anchor."""
         if t == 0 or torch.rand((), generator=self.generator).item() < self.probability(t):
             return Update(keep=0.0, now=1.0, anchor=self.anchor)
-        return Update(keep=1.0, now=1.0, before=-1.0, recursive=True)
+        return DIFFERENCE

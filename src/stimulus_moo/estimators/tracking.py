@@ -1,7 +1,5 @@
 """The tracking (moving average) estimator of MoCo."""
 
-from __future__ import annotations
-
 from stimulus_moo.estimators.base import Estimator, Update
 from stimulus_moo.options import Bounded, Schedule
 
@@ -31,6 +29,6 @@ class Tracking(Estimator):
         self.beta = Bounded("beta", beta, 0.0, 1.0)
 
     def update(self, t: int) -> Update:
-        """Average; before the first call the rows are zero."""
+        """Average; the rows start at zero."""
         beta = self.beta(t)
         return Update(keep=(1.0 - beta) if t else 0.0, now=beta)

@@ -1,4 +1,4 @@
-"""Optimizers and step sizes, the last stop of batch -> objective -> estimator -> weighting -> step."""
+"""Optimizers and step sizes: the step in batch -> objective -> estimator -> weighting -> step."""
 
 from stimulus_moo.optim.dog import DoG
 from stimulus_moo.optim.heavy_ball import HeavyBall

@@ -1,6 +1,4 @@
-"""The two objects that a guard or a schedule works on."""
-
-from __future__ import annotations
+"""Check of the optimizer and the MultiGradient passed to ``DoG`` or ``Safeguard``."""
 
 import inspect
 from typing import Any
@@ -12,7 +10,7 @@ from stimulus_moo.multigradient import MultiGradient
 
 
 def check_pair(optimizer: Any, multigradient: Any) -> None:
-    """Raise InvalidOption unless they are an optimizer and a MultiGradient of the same parameters."""
+    """Raise InvalidOption unless both are of the right type and share parameters."""
     if not isinstance(optimizer, Optimizer):
         raise InvalidOption(f"optimizer must be a torch.optim.Optimizer, found {optimizer!r}")
     if not isinstance(multigradient, MultiGradient):
@@ -20,11 +18,9 @@ def check_pair(optimizer: Any, multigradient: Any) -> None:
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise InvalidOption(
-            f"optimizer must step from the gradients that are there, but {type(optimizer).__name__} evaluates the loss "
-            "itself, through a closure; take SGD, HeavyBall or Adam, for instance"
+            "optimizer must step from the gradients in p.grad, but "
+            f"{type(optimizer).__name__} evaluates the loss itself; use SGD, HeavyBall or Adam, for example"
         )
     ours = {id(parameter) for parameter in multigradient.objective.parameters}
     if not any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
-        raise InvalidOption(
-            "optimizer must hold parameters of the model that multigradient was built with, found none of them in it"
-        )
+        raise InvalidOption("optimizer must hold parameters of the model of multigradient, found none of them")

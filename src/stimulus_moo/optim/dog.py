@@ -1,6 +1,4 @@
-"""DoG: a step size without a number, from the distance covered and the gradients seen."""
-
-from __future__ import annotations
+"""DoG: a step size that needs no tuning, from the distance covered and the gradients seen."""
 
 import math
 from types import MappingProxyType
@@ -17,18 +15,13 @@ from stimulus_moo.optim.checks import check_pair
 from stimulus_moo.options import real
 from stimulus_moo.state import Stateful
 
-#: optimizers of torch whose step is the learning rate times the gradient, or a mean of gradients
-PLAIN = (optim.SGD, optim.ASGD)
-
-#: length of the first step, in units of 1 + ||x_0||
-FIRST = 1e-3
-
-#: the last part of a training, in which the rate falls to zero
-TAIL = 0.2
+PLAIN = (optim.SGD, optim.ASGD)  # torch optimizers that step by the learning rate times the gradient or its average
+FIRST = 1e-3  # length of the first step, in units of 1 + ||x_0||
+TAIL = 0.2  # last fraction of a training, in which the rate falls to zero
 
 
 class DoG(Stateful):
-    r"""Sets an optimizer's learning rate to the distance covered over the gradients seen.
+    r"""Sets an optimizer's learning rate to the distance covered divided by the norm of the gradients seen.
 
     .. code-block:: text
 
@@ -36,25 +29,24 @@ class DoG(Stateful):
         G   <- G + ||d_t||^2
         eta <- (1 - momentum) r / sqrt(G)     in the last fifth of a training times 5 (1 - done)
 
-    This is DoG, "distance over gradients" (Ivgi, Hinder and Carmon, 2023), applied to the multi-gradient. From a first
-    step of a thousandth of the parameters' norm the rate grows quickly to what the distance to a solution allows. Where
-    variance reduction lets d vanish, G stops growing and the rate does not decay; with mini-batches it does. Where the
-    end of the training is known, the rate falls to zero on the last fifth: the shorter the steps, the smaller the error
-    of a variance-reduced estimate, so the model ends much closer to a stationary point.
+    This is DoG, "distance over gradients" (Ivgi, Hinder and Carmon, 2023), applied to the multi-gradient. The first
+    step is a thousandth of the parameters' norm; then the rate grows quickly. If variance reduction lets d vanish, G
+    stops growing and the rate does not decay; with mini-batches it does. If the end of the training is known, the rate
+    falls to zero in the last fifth: shorter steps reduce the error of a variance-reduced estimate, so the model ends
+    much closer to a stationary point.
 
-    Use it with a ``Safeguard``, as ``fit`` does: the safeguard shortens steps that turn the gradient around and takes
-    back those that made a loss much worse.
+    Use it with a ``Safeguard``, as ``fit`` does: the safeguard shortens steps that reverse the gradient and takes back
+    steps that increase a loss by much.
 
-    Call ``step`` between ``backward`` and the optimizer's step. Until its first call the rate is 0, so that the
-    optimizer cannot move with a rate nobody chose. Parameter groups keep the ratio of their rates to the first group's.
-    DoG keeps a copy of x_0. A torch scheduler beside it has no effect, since DoG sets the rate itself.
+    Call ``step`` between ``backward`` and the optimizer's step; before the first call the rate is 0. Parameter groups
+    keep the ratio of their rates to the first group's. DoG stores a copy of x_0. A torch scheduler on the same
+    optimizer has no effect, since DoG sets the rate.
 
     Args:
         optimizer: SGD, ``HeavyBall`` or another that steps by its learning rate times the gradient.
         multigradient: the ``MultiGradient`` that fills the gradients.
 
     Attributes:
-        lr: the rate of the first group, None before the first step.
         max_distance: r.
         sum_sq_norm: G.
 
@@ -91,14 +83,12 @@ class DoG(Stateful):
         if adaptive or any("betas" in group for group in optimizer.param_groups):
             raise InvalidOption(
                 "lr='auto' and DoG need an optimizer whose step is the learning rate times the gradient, but "
-                f"{type(optimizer).__name__} divides the gradient by its size; give a number, or use SGD or HeavyBall"
+                f"{type(optimizer).__name__} divides the gradient by its size; set a number, or use SGD or HeavyBall"
             )
-        self.optimizer = optimizer
-        self.multigradient = multigradient
+        self.optimizer, self.multigradient = optimizer, multigradient
         self.origin: list[Tensor] | None = None  # x_0
-        self.max_distance = 0.0  # r
-        self.sum_sq_norm = 0.0  # G
-        self.decay = 1.0  # factor of the rate towards the end
+        self.max_distance = self.sum_sq_norm = 0.0  # r and G
+        self.decay = 1.0  # factor of the rate in the last fifth
         first = float(optimizer.param_groups[0]["lr"])
         self.ratios = [float(group["lr"]) / first if first else 1.0 for group in optimizer.param_groups]
         self.counted = 0  # evaluations up to the last ||d||^2 in G
@@ -114,14 +104,14 @@ class DoG(Stateful):
         """Set the learning rate for the next step.
 
         Args:
-            done: the fraction of the training that is done, from 0 to 1; 0 where its end is not known.
+            done: completed fraction of the training, from 0 to 1; 0 if its end is not known.
         """
         self.decay = min(1.0, (1.0 - real("done", done, low=0.0, high=1.0)) / TAIL)
         if [group["lr"] for group in self.optimizer.param_groups] != self._rates:
             self._warn(
                 "rate",
-                "the learning rate is not the one that DoG has set, so another schedule changes it too; that has no "
-                "effect: use one of the two",
+                "the learning rate is not the one that DoG has set, so another schedule changes it too; its changes "
+                "have no effect: remove the other schedule or DoG",
             )
         norm, evaluations = self.multigradient.norm, self.multigradient.gradients
         if norm and evaluations != self.counted:  # not again after a skipped step
@@ -131,11 +121,11 @@ class DoG(Stateful):
 
     def _learn(self, norm: float) -> None:
         here = [parameter.detach() for parameter in self.multigradient.objective.parameters]
-        if self.origin is not None and [x.shape for x in here] != [x.shape for x in self.origin]:
-            raise ModelChanged("the model's trainable parameters are not those DoG has seen; build a new DoG")
         if self.origin is None:
             self.origin = [value.clone() for value in here]
             self.max_distance = FIRST * (1.0 + length(here))
+        if [x.shape for x in here] != [x.shape for x in self.origin]:
+            raise ModelChanged("the model's trainable parameters are not those DoG has seen; build a new DoG")
         self.max_distance = max(self.max_distance, distance(here, self.origin))
         self.sum_sq_norm += norm**2
 
@@ -158,11 +148,9 @@ class DoG(Stateful):
 
     def _set(self) -> None:
         rate = self.decay * self.max_distance / math.sqrt(self.sum_sq_norm) if self.sum_sq_norm else 0.0
-        groups = self.optimizer.param_groups
-        if len(groups) != len(self.ratios):
-            raise ModelChanged(
-                f"the optimizer has {len(groups)} parameter groups, DoG knows {len(self.ratios)}; build a new DoG"
-            )
+        groups, known = self.optimizer.param_groups, len(self.ratios)
+        if len(groups) != known:
+            raise ModelChanged(f"the optimizer has {len(groups)} parameter groups, DoG knows {known}; build a new DoG")
         for group, ratio in zip(groups, self.ratios, strict=True):
             group["lr"] = rate * ratio * (1.0 - group.get("momentum", 0.0))
         self._rates = [group["lr"] for group in groups]

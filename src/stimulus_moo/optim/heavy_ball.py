@@ -1,6 +1,4 @@
-"""Polyak's heavy ball, the step of STIMULUS-M and STIMULUS-M+; the last stop after the weighting."""
-
-from __future__ import annotations
+"""Polyak's heavy ball: the optimizer of STIMULUS-M and STIMULUS-M+."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +13,14 @@ from stimulus_moo.options import real
 
 
 class HeavyBall(Optimizer):
-    """Gradient step plus a share of the last displacement.
+    """Gradient step plus a fraction of the last displacement.
 
     .. code-block:: text
 
         x_{t+1} = x_t - eta d_t + alpha (x_t - x_{t-1}),    x_{-1} = x_0
 
-    It equals ``torch.optim.SGD(momentum=alpha)`` only while the learning rate is constant: SGD scales its whole
-    velocity by the current rate, this rule keeps the displacement that was really made, whatever moved the parameters.
+    It equals ``torch.optim.SGD(momentum=alpha)`` only while the learning rate is constant. SGD scales its whole
+    velocity by the current rate; this rule uses the actual displacement of the parameters.
 
     Args:
         params: parameters or parameter groups, as for any ``torch.optim`` optimizer.
@@ -30,10 +28,7 @@ class HeavyBall(Optimizer):
         momentum: alpha in [0, 1).
         weight_decay: adds ``weight_decay * x_t`` to d_t (L2 penalty).
 
-    Parameters whose ``grad`` is None stay where they are and keep their last displacement, as in ``torch.optim.SGD``.
-
-    Raises:
-        InvalidOption: an option is out of range, also in a parameter group.
+    Parameters whose ``grad`` is None do not move and keep their last displacement, as in ``torch.optim.SGD``.
 
     >>> import torch
     >>> x = torch.nn.Parameter(torch.tensor([1.0]))
@@ -54,11 +49,11 @@ class HeavyBall(Optimizer):
             raise
         except (TypeError, ValueError, AttributeError) as error:
             raise InvalidOption(
-                f"params must be parameters or parameter groups, for instance model.parameters(), found {params!r}"
+                f"params must be parameters or parameter groups, such as model.parameters(), found {params!r}"
             ) from error
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters with options of its own."""
+        """Add a parameter group with its own options."""
         _check(self.defaults | param_group)
         super().add_param_group(param_group)
 
@@ -70,26 +65,22 @@ class HeavyBall(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            eta, alpha, decay = group["lr"], group["momentum"], group["weight_decay"]  # eta, alpha in DESIGN.md
+            eta, alpha, decay = group["lr"], group["momentum"], group["weight_decay"]
             xs = [x for x in group["params"] if x.grad is not None]
             if not xs:
                 continue
-            ds: list[Tensor] | tuple[Tensor, ...] = [x.grad for x in xs]
+            ds: Any = [x.grad for x in xs]
             if decay:
                 ds = torch._foreach_add(ds, xs, alpha=decay)
-            previous = [self._previous(x) for x in xs]
+            for x in xs:
+                if "previous" not in self.state[x]:
+                    self.state[x]["previous"] = x.clone()  # x_{-1} = x_0
+            previous = [self.state[x]["previous"] for x in xs]
             displacements = torch._foreach_sub(xs, previous)
             torch._foreach_copy_(previous, xs)
             torch._foreach_add_(xs, ds, alpha=-float(eta))
             torch._foreach_add_(xs, displacements, alpha=alpha)
         return loss
-
-    def _previous(self, x: Tensor) -> Tensor:
-        state = self.state[x]
-        if "previous" not in state:
-            state["previous"] = x.clone()  # x_{-1} = x_0
-        previous: Tensor = state["previous"]
-        return previous
 
 
 def _check(options: dict[str, Any]) -> None:

@@ -1,11 +1,11 @@
-"""How the objectives are weighed: one file per rule, the exact solver as plain functions."""
+"""Weightings of the objectives: one file per rule, and the exact solver as plain functions."""
 
 from stimulus_moo.weightings.base import Weighting
 from stimulus_moo.weightings.fixed import Fixed
-from stimulus_moo.weightings.functions import kkt_residual, min_norm_weights, project_simplex
 from stimulus_moo.weightings.min_norm import MinNorm
 from stimulus_moo.weightings.projected_descent import ProjectedDescent
 from stimulus_moo.weightings.smoothed import Smoothed
+from stimulus_moo.weightings.solver import kkt_residual, min_norm_weights, project_simplex
 
 __all__ = [
     "Fixed",

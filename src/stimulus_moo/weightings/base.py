@@ -1,6 +1,4 @@
-"""The middle of batch -> objective -> estimator -> weighting -> step: from the S x S Gramian to S weights."""
-
-from __future__ import annotations
+"""Weightings, the second choice of a method: from the S x S Gramian of the rows to S weights."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,17 +11,14 @@ from torch import Tensor
 from stimulus_moo.errors import InvalidOption, InvalidWeights
 from stimulus_moo.state import Stateful
 
-#: Anything from an S x S Gramian to S weights: ours, TorchJD's or a plain function.
-GramianToWeights = Callable[[Tensor], Tensor]
-
-_MODULE_NAMES = frozenset(vars(torch.nn.Module()))  # what every module has, whatever it computes
+GramianToWeights = Callable[[Tensor], Tensor]  #: a weighting of this library, of TorchJD or a plain function
+_MODULE_NAMES = frozenset(vars(torch.nn.Module()))  # attributes of every module
 
 
 class Weighting(Stateful, ABC):
     """A rule from the Gramian U U^T (float64, CPU) to the weights lambda (same type, length S)."""
 
-    #: whether equal Gramians and states give equal weights; if not, several processes take those of the first
-    deterministic = True
+    deterministic = True  #: equal Gramians and states give equal weights; if not, all processes use those of the first
 
     @abstractmethod
     def __call__(self, gramian: Tensor) -> Tensor:
@@ -31,12 +26,11 @@ class Weighting(Stateful, ABC):
 
 
 class Adapter(Weighting):
-    """Any callable as a weighting, with whatever plain state it keeps carried through ``state_dict``.
+    """Any callable as a weighting; ``state_dict`` holds its plain state, such as that of TorchJD's weightings.
 
-    State is found in the attributes and buffers of the callable and, for a ``torch.nn.Module``, of its submodules:
-    tensors, numbers, strings, None, dtypes, devices and tuples, lists or dicts of them. This is what TorchJD's stateful
-    weightings consist of; a closure that hides its state cannot be saved or rolled back, and attributes should exist
-    before the first call.
+    State means the attributes and buffers of the callable and of a module's submodules that exist before the first
+    call: tensors, numbers, strings, None, dtypes, devices and tuples, lists or dicts of them. The state of a closure
+    cannot be saved or rolled back.
     """
 
     state_names = ("plain",)
@@ -55,7 +49,7 @@ class Adapter(Weighting):
 
     @property
     def kind(self) -> str:
-        """The types of the callable and its submodules, so that another weighting's state is refused."""
+        """The types of the callable and its submodules; a state of other types is refused."""
         parts = [f"{name}={type(part).__name__}".lstrip("=") for name, part in self._parts().items()]
         return f"Adapter({', '.join(parts)})"
 
@@ -87,7 +81,7 @@ def as_weighting(weighting: Any) -> Weighting:
 
 
 def checked(weights: Any, objectives: int) -> Tensor:
-    """Return the weights as a float64 CPU tensor, or raise InvalidWeights that says what a weighting returned."""
+    """Return the weights as a float64 CPU tensor, or raise InvalidWeights with what was returned."""
     if not isinstance(weights, Tensor):
         raise InvalidWeights(f"the weighting must return a tensor of {objectives} weights, found {weights!r}")
     found = weights.detach().cpu().double()

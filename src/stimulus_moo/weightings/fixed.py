@@ -1,6 +1,4 @@
-"""Fixed weights: scalarisation, the baseline every comparison must include."""
-
-from __future__ import annotations
+"""Fixed weights (scalarisation), the baseline of every comparison."""
 
 from collections.abc import Sequence
 
@@ -32,11 +30,10 @@ class Fixed(Weighting):
             self.weights = torch.tensor(numbers, dtype=torch.float64)
 
     def __call__(self, gramian: Tensor) -> Tensor:
-        """Return the weights, whatever the Gramian."""
+        """Return the weights; the Gramian is not used."""
         if self.weights is None:
             return gramian.new_full((len(gramian),), 1.0 / len(gramian))
         if len(self.weights) != len(gramian):
-            raise InvalidOption(
-                f"weights must hold one number per objective ({len(gramian)}), found {len(self.weights)}"
-            )
+            found, needed = len(self.weights), len(gramian)
+            raise InvalidOption(f"weights must hold one number per objective ({needed}), found {found}")
         return self.weights.to(gramian)

@@ -1,7 +1,5 @@
 """Min-norm weights (MGDA): the shortest vector in the convex hull of the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +9,7 @@ from torch import Tensor
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.options import flag, reals
 from stimulus_moo.weightings.base import Weighting
-from stimulus_moo.weightings.solver import FloatArray, min_norm_weights
+from stimulus_moo.weightings.solver import FloatArray, solve
 
 
 class MinNorm(Weighting):
@@ -25,12 +23,12 @@ class MinNorm(Weighting):
     every objective s.
 
     Args:
-        preference: S positive numbers; where objective s is active, its first-order decrease <u^s, d_t> is proportional
-            to ``preference[s]``. None treats all alike.
-        normalise: weigh the objectives as if every row had length 1. Zero rows stay as they are.
+        preference: S positive numbers; for an active objective s the first-order decrease <u^s, d_t> is proportional
+            to ``preference[s]``. None treats all objectives alike.
+        normalise: treat every row as if it had length 1. Zero rows are not changed.
 
-    Both options change the problem the weights solve, to G'_sr = c_s c_r G_sr with c_s = 1 / (preference_s ||u^s||),
-    and the weights are c_s lambda'_s scaled to sum to one. The rows U themselves are never rescaled.
+    Both options replace G by G'_sr = c_s c_r G_sr with c_s = 1 / (preference_s ||u^s||); the weights are c_s lambda'_s
+    scaled to sum to one. The rows U themselves are never rescaled.
 
     >>> import torch
     >>> MinNorm()(torch.tensor([[1.0, 0.0], [0.0, 3.0]], dtype=torch.float64))
@@ -47,10 +45,10 @@ class MinNorm(Weighting):
         """Solve the problem exactly."""
         matrix = gramian.double().numpy(force=True)
         if self.preference is None and not self.normalise:
-            weights = min_norm_weights(matrix)
+            weights = solve(matrix)
         else:
             scales = self._scales(matrix)
-            weights = scales * min_norm_weights(scales[:, None] * matrix * scales)
+            weights = scales * solve(scales[:, None] * matrix * scales)
             weights /= weights.sum()
         result = torch.from_numpy(weights)
         return result if gramian.dtype is torch.float64 and gramian.is_cpu else result.to(gramian)
@@ -58,10 +56,9 @@ class MinNorm(Weighting):
     def _scales(self, matrix: FloatArray) -> FloatArray:
         scales = np.ones(len(matrix))
         if self.preference is not None:
-            if len(self.preference) != len(matrix):
-                raise InvalidOption(
-                    f"preference must hold one number per objective ({len(matrix)}), found {len(self.preference)}"
-                )
+            found, needed = len(self.preference), len(matrix)
+            if found != needed:
+                raise InvalidOption(f"preference must hold one number per objective ({needed}), found {found}")
             scales /= self.preference
         if self.normalise:
             lengths = np.sqrt(np.diag(matrix))

@@ -1,7 +1,5 @@
 """Weights by projected gradient descent on the min-norm problem (MoCo)."""
 
-from __future__ import annotations
-
 import math
 from types import MappingProxyType
 
@@ -14,7 +12,7 @@ from stimulus_moo.weightings.solver import project_simplex
 
 
 class ProjectedDescent(Weighting):
-    """One projected gradient step a call, from the last weights.
+    """One projected gradient step per call, from the previous weights.
 
     .. code-block:: text
 
@@ -25,9 +23,9 @@ class ProjectedDescent(Weighting):
     Args:
         gamma: step size, a number >= 0 or a function of t.
         rho: regularisation, >= 0.
-        projection: ``"simplex"`` as in the paper; ``"softmax"`` as in several public codes, which is no projection.
-        normalise: weigh rows of length 1, as public codes do, and return weights for them: d_t = sum_s lambda^s y^s /
-            ||y^s||. Those codes divide each stochastic gradient instead, before it is tracked.
+        projection: ``"simplex"`` as in the paper; ``"softmax"`` as in several public codes, which is not a projection.
+        normalise: use rows of length 1, d_t = sum_s lambda^s y^s / ||y^s||. Public codes normalise each stochastic
+            gradient instead, before it is tracked.
 
     >>> import torch
     >>> step = ProjectedDescent(gamma=0.1)
@@ -49,7 +47,7 @@ class ProjectedDescent(Weighting):
         self.previous: Tensor | None = None  # lambda_{t-1}
 
     def __call__(self, gramian: Tensor) -> Tensor:
-        """Take one step and return where it leads."""
+        """Take one step and return the new weights."""
         gramian, count = gramian.detach().double().cpu(), len(gramian)
         last = self.previous if self.previous is not None else gramian.new_full((count,), 1.0 / count)
         lengths = gramian.diagonal().sqrt()
@@ -57,9 +55,8 @@ class ProjectedDescent(Weighting):
         problem = scales[:, None] * gramian * scales
         moved = last - self.gamma(self.t) * (problem @ last + self.rho * last)
         if self.projection == "simplex":
-            weights = torch.from_numpy(project_simplex(moved.numpy()))
+            self.previous = project_simplex(moved)
         else:
-            weights = torch.softmax(moved, dim=0)
+            self.previous = torch.softmax(moved, dim=0)
         self.t += 1
-        self.previous = weights
-        return scales * weights
+        return scales * self.previous

@@ -1,7 +1,5 @@
 """Smoothed weights (CR-MOGM): a running average of another weighting's weights."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 from torch import Tensor
@@ -42,11 +40,10 @@ class Smoothed(Weighting):
         self.previous: Tensor | None = None  # lambda_{t-1}
 
     def __call__(self, gramian: Tensor) -> Tensor:
-        """Return the average and remember it."""
+        """Return the average and store it."""
         weights = checked(self.weighting(gramian), len(gramian))
         if self.previous is not None:
             alpha = self.alpha(self.t)
             weights = alpha * self.previous + (1.0 - alpha) * weights
-        self.t += 1
-        self.previous = weights
+        self.t, self.previous = self.t + 1, weights
         return weights
