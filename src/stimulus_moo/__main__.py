@@ -1,7 +1,5 @@
 """Entry point of ``stimulus-moo`` and ``python -m stimulus_moo``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

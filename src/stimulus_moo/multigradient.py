@@ -1,7 +1,5 @@
 """Entry point for training loops: batch -> objective -> estimator -> weighting -> ``p.grad``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Adds the gradients of a large model to the rows as an engine computes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The user's ``losses(model, batch)``: checked, evaluated in pieces; between the batch and the estimator."""
 
-from __future__ import annotations
-
 import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """What one batch at two points shows besides its gradients: smoothness, noise, and whether a step made things worse."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Evaluation at two points: the same random draw at both, and x_{t-1} in the parameters for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How rows are stored: their type and device, and sums into low precision."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

@@ -1,7 +1,5 @@
 """Warnings that are given once per object: BatchNorm in training mode, and steps that are far too long."""
 
-from __future__ import annotations
-
 import math
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """What must be the same in all processes before they make a step together, and the error that says where it is not."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The processes of ``torch.distributed`` that make one step together: finding them, and talking to them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

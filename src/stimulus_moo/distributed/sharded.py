@@ -1,7 +1,5 @@
 """Reducer for U split over the processes: each keeps its columns and holds no more than single rows besides."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The rows of a process that keeps only its columns of U: what needs more than these is asked from the others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

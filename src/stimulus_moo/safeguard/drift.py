@@ -1,7 +1,5 @@
 """Rule 2 of the safeguard: no recursion that leads uphill."""
 
-from __future__ import annotations
-
 import logging
 import math
 

@@ -1,7 +1,5 @@
 """Rule 1 of the safeguard: no recursion over steps that are too long for it."""
 
-from __future__ import annotations
-
 import math
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """Rule 4 of the safeguard: a step that made a loss much worse is taken back."""
 
-from __future__ import annotations
-
 import math
 from types import MappingProxyType
 

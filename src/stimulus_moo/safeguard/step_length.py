@@ -1,7 +1,5 @@
 """Rule 3 of the safeguard: shorter steps where a step turns the gradient around."""
 
-from __future__ import annotations
-
 import logging
 import math
 
