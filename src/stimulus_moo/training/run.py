@@ -19,7 +19,7 @@ from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo.anchors import FullPass
 from stimulus_moo.data.batches import rebuild
-from stimulus_moo.data.plan import BatchPlan
+from stimulus_moo.data.sources import BatchPlan
 from stimulus_moo.distributed import find_group, make_reducer
 from stimulus_moo.errors import InvalidOption, NonFiniteError, StateMismatch
 from stimulus_moo.methods import Method, Settings
