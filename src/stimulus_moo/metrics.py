@@ -25,7 +25,7 @@ from stimulus_moo.weightings import MinNorm
 
 @dataclass(frozen=True)
 class Measurement:
-    """The S mean losses of a model, the min-norm weights of the S mean gradients, and ||weights^T grad F(x)||^2."""
+    """Mean losses, min-norm weights of the mean gradients, and ||weights^T grad F(x)||^2, over ``samples`` samples."""
 
     losses: list[float]
     weights: list[float]
