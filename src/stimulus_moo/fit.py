@@ -13,25 +13,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from stimulus_moo import options as checks
 from stimulus_moo._engine.objective import Losses
 from stimulus_moo.data.batches import leading_size, require_batches
 from stimulus_moo.data.sources import Collate, Source, as_source
 from stimulus_moo.distributed import find_group
 from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
-from stimulus_moo.options import (
-    flag,
-    natural_number,
-    optional_function,
-    positive_integer,
-    positive_integer_or_auto,
-    positive_or_auto,
-    real,
-    seed_number,
-)
 from stimulus_moo.training.checkpoint import Checkpoints
 from stimulus_moo.training.history import Result
-from stimulus_moo.training.progress import Callback, Progress, ProgressBar
+from stimulus_moo.training.progress import Callback, Progress, progress_bar
 from stimulus_moo.training.run import Limits, Run, take_over
 from stimulus_moo.weightings.base import GramianToWeights
 
@@ -146,23 +137,25 @@ def fit(
     """
     chosen = find_method(method)
     check_options(options)
-    flag("guard", guard)
+    checks.flag("guard", guard)
     for name, function in (("optimizer", optimizer), ("scheduler", scheduler), ("collate_fn", collate_fn)):
-        optional_function(name, function)
+        checks.optional_function(name, function)
     if evaluation is not None:
         require_batches("evaluation", evaluation, again=True)
         for batch in evaluation if isinstance(evaluation, list | tuple) else ():
             leading_size(batch)  # raises before the training, not after it
-    source = as_source(dataset, collate_fn, workers=natural_number("workers", workers), pin=_on_accelerator(model))
+    source = as_source(
+        dataset, collate_fn, workers=checks.natural_number("workers", workers), pin=_on_accelerator(model)
+    )
     batch_size, period = _sizes(source, batch_size, period)
     settings = Settings(
         source=source,
-        lr=positive_or_auto("lr", lr),
-        momentum=real("momentum", momentum, low=0.0, high=1.0, open_high=True),
+        lr=checks.positive_or_auto("lr", lr),
+        momentum=checks.real("momentum", momentum, low=0.0, high=1.0, open_high=True),
         batch_size=batch_size,
         period=period,
-        anchor_batch=positive_integer("anchor_batch", anchor_batch),
-        seed=seed_number(seed),
+        anchor_batch=checks.positive_integer("anchor_batch", anchor_batch),
+        seed=checks.seed_number(seed),
         partition=find_group(process_group, shard).partition,
         **options,
     )
@@ -199,18 +192,18 @@ def _train(
 ) -> Result:
     """Take steps until a limit is reached or a callback ends the run."""
     run.history.reserve(limits.steps or 0)
-    with ProgressBar(run.method.title, limits.steps, progress if run.group.rank == 0 else False) as bar:
+    with progress_bar(run.method.title, limits.steps, progress if run.group.rank == 0 else False) as move_bar:
         stopped = limits.reached(run)
         while stopped is None:
             try:
-                record = run.advance(limits.done(run))
+                run.advance(limits.done(run))
             except NonFiniteError:
                 checkpoints.save(run)  # of the last finite step, to resume with on_nonfinite="skip"
                 raise
-            bar.show(run.step, record["losses"], record["gradients"])
             if limits.evaluate_every and run.step % limits.evaluate_every == 0:
                 run.evaluate()
             told = Progress(run.step, run.history.last(), run.model, run.multigradient, run.optimizer)
+            move_bar(told)
             ended = [callback(told) for callback in callbacks]
             stopped = "callback" if run.group.any(any(ended)) else limits.reached(run)
             if run.step % checkpoints.every == 0:
@@ -221,18 +214,16 @@ def _train(
 
 
 def _sizes(source: Source, batch_size: int | None, period: int | str | None) -> tuple[int, int | str]:
-    if not source.finite:
-        if batch_size is None or period is None:
-            raise InvalidOption(
-                "batch_size and period must be given for a stream, which has no length, found "
-                f"batch_size={batch_size!r} and period={period!r}"
-            )
-        return positive_integer("batch_size", batch_size), positive_integer_or_auto("period", period)
-    root = math.isqrt(len(source) - 1) + 1  # ceil(sqrt(n))
-    batch_size = root if batch_size is None else positive_integer("batch_size", batch_size)
-    if batch_size > len(source):
+    if not source.finite and (batch_size is None or period is None):
+        raise InvalidOption(
+            "batch_size and period must be given for a stream, which has no length, found "
+            f"batch_size={batch_size!r} and period={period!r}"
+        )
+    root = math.isqrt(len(source) - 1) + 1 if source.finite else 0  # ceil(sqrt(n))
+    batch_size = root if batch_size is None else checks.positive_integer("batch_size", batch_size)
+    if source.finite and batch_size > len(source):
         raise InvalidOption(f"batch_size must be at most the number of samples, {len(source)}, found {batch_size}")
-    return batch_size, root if period is None else positive_integer_or_auto("period", period)
+    return batch_size, root if period is None else checks.positive_integer_or_auto("period", period)
 
 
 def _on_accelerator(model: torch.nn.Module) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,41 +37,36 @@ class Progress:
 Callback = Callable[[Progress], bool | None]
 
 
-class ProgressBar:
-    """A context manager that shows the step and the losses; ``show=None`` shows them if stderr is a terminal."""
+@contextmanager
+def progress_bar(title: str, total: int | None, show: bool | None) -> Iterator[Callable[[Progress], None]]:
+    """Show a bar with the step and the losses, if ``show`` is True or, by default, if stderr is a terminal.
 
-    def __init__(self, title: str, total: int | None, show: bool | None = None) -> None:
-        self._bar: Any = None
-        if show is False or (show is None and not sys.stderr.isatty()):
-            return
-        try:
-            from rich import progress
-            from rich.console import Console
-        except ImportError:
-            if show:
-                raise MissingDependency("progress=True needs rich: pip install 'stimulus-moo[lab]'") from None
-            return
-        self._bar = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[note]}"),
-            progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        self._task = self._bar.add_task(title, total=total, note="")
+    Yields:
+        A function that moves the bar to a step.
+    """
+    bar = _make_bar() if show or (show is None and sys.stderr.isatty()) else None
+    if bar is None:
+        if show:
+            raise MissingDependency("progress=True needs rich: pip install 'stimulus-moo[lab]'")
+        yield lambda progress: None
+        return
+    task = bar.add_task(title, total=total, note="")
 
-    def __enter__(self) -> ProgressBar:
-        if self._bar is not None:
-            self._bar.start()
-        return self
+    def move(progress: Progress) -> None:
+        losses, gradients = progress.record["losses"], progress.record["gradients"]
+        values = " ".join(f"{loss:.4g}" for loss in losses[:4]) + (" ..." if len(losses) > 4 else "")
+        bar.update(task, completed=progress.step, note=f"losses {values} | {gradients} gradients")
 
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+    with bar:
+        yield move
 
-    def show(self, step: int, losses: list[float], gradients: int) -> None:
-        """Move the bar to a step."""
-        if self._bar is not None:
-            values = " ".join(f"{loss:.4g}" for loss in losses[:4]) + (" ..." if len(losses) > 4 else "")
-            self._bar.update(self._task, completed=step, note=f"losses {values} | {gradients} gradients")
+
+def _make_bar() -> Any:
+    """Return a rich progress bar, or None if rich is not installed."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:
+        return None
+    names, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+    return Progress(names, BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn(), console=Console(stderr=True))

@@ -95,8 +95,8 @@ class Run:
             "history": self.history,
         }
 
-    def advance(self, done: float = 0.0) -> dict[str, Any]:
-        """Take one step and return its record; ``done`` is the fraction of the run that is done, if known."""
+    def advance(self, done: float = 0.0) -> None:
+        """Take one step and record it; ``done`` is the fraction of the run that is done, if known."""
         batch = self.batches.at(self.step)
         step = self.multigradient.backward(batch)
         self._last = (batch,)
@@ -124,7 +124,6 @@ class Run:
             self.history.skip()
         self.step += 1
         self.measured = None
-        return self.history.last()
 
     def settle(self) -> None:
         """Let the guard judge the last step: on the next batch, or for a stream on the last batch again."""
