@@ -27,10 +27,9 @@ from stimulus_moo.metrics import Measurement, estimator_error, measure, pareto_s
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim import DoG, HeavyBall
 from stimulus_moo.safeguard import Safeguard
-from stimulus_moo.training.callbacks import Progress
-from stimulus_moo.training.history import History
+from stimulus_moo.training.history import History, Result
+from stimulus_moo.training.progress import Progress
 from stimulus_moo.training.random_clock import RandomClock
-from stimulus_moo.training.result import Result
 from stimulus_moo.training.tensorboard import TensorBoardLogger
 from stimulus_moo.weightings import (
     Fixed,

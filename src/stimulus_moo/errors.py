@@ -1,4 +1,4 @@
-"""Errors and warnings of the library. Messages name the argument, the value found and the fix."""
+"""Errors and warnings. Messages name the argument, the value found and the fix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DOCS = "https://stimulus-moo.readthedocs.io/en/latest/"
 
 
 class StimulusError(Exception):
-    """Base of every error this library raises on purpose; each has the URL of a page with more information.
+    """Base class of the errors of this library; a note gives the URL of a page with more information.
 
     >>> InvalidLosses("losses must return S scalars").__notes__
     ['see https://stimulus-moo.readthedocs.io/en/latest/guides/own-loop.html#what-losses-must-return']
@@ -24,51 +24,45 @@ class StimulusError(Exception):
 
 
 class InvalidOption(StimulusError, ValueError):
-    """An argument has a value that cannot work; the message names it, the value found and what is allowed."""
+    """An argument has an invalid value."""
 
     page = DOCS + "api.html"
 
 
 class InvalidBatch(StimulusError, ValueError):
-    """A batch, an anchor or a data set cannot be used as given."""
+    """A batch, an anchor or a data set cannot be used."""
 
     page = DOCS + "guides/own-loop.html#batches-and-anchors"
 
 
 class InvalidLosses(StimulusError, ValueError):
-    """The user's ``losses`` returned something other than S scalar losses that depend on the model."""
+    """``losses`` did not return S scalars that depend on the model."""
 
     page = DOCS + "guides/own-loop.html#what-losses-must-return"
 
 
 class InvalidWeights(StimulusError, ValueError):
-    """A weighting returned something other than S finite numbers."""
+    """A weighting did not return S finite numbers."""
 
     page = DOCS + "weightings.html"
 
 
 class NonFiniteError(StimulusError, ArithmeticError):
-    """A loss or a gradient is NaN or infinite.
-
-    Attributes:
-        objective: which objective, counted from 0.
-        step: at which call of ``backward``, counted from 0.
-    """
+    """A loss or a gradient of ``objective`` is NaN or infinite in call ``step`` of ``backward``; both count from 0."""
 
     page = DOCS + "guides/step-size.html"
 
     def __init__(self, message: str, *, objective: int, step: int) -> None:
         super().__init__(message)
-        self.objective = objective
-        self.step = step
+        self.objective, self.step = objective, step
 
 
 class ModelChanged(StimulusError, RuntimeError):
-    """The model's trainable parameters are not the ones the estimator has been following."""
+    """The model's trainable parameters changed since the estimator was started."""
 
 
 class StateMismatch(StimulusError, ValueError):
-    """A saved state does not belong to the object it is loaded into."""
+    """A saved state does not fit the object that it is loaded into."""
 
     page = DOCS + "guides/resume.html"
 
@@ -76,7 +70,7 @@ class StateMismatch(StimulusError, ValueError):
 class NotWritten(StimulusError, OSError):
     """A file could not be written: the disk is full, or its folder is gone or read-only.
 
-    A previous file of that name is intact. ``errno`` and ``filename`` are those of the system's error.
+    The previous file is intact. ``errno`` and ``filename`` are those of the original error.
     """
 
     page = DOCS + "reliability.html#what-is-promised"
@@ -97,34 +91,28 @@ class NotWritten(StimulusError, OSError):
 
 
 class DistributedError(StimulusError, RuntimeError):
-    """Processes that make a step together could not: one has died or stalled, or the network has failed."""
+    """Processes could not take a step together: one of them died or stalled, or the network failed."""
 
     page = DOCS + "distributed.html#when-something-fails"
 
 
 class RankMismatch(DistributedError, ValueError):
-    """Processes that should make the same steps differ in their model, their batches or their state."""
+    """The processes differ in their model, their batches or their state."""
 
 
 class RankFailed(DistributedError):
-    """Another process raised an error of its own in this step; here nothing was wrong, and nothing has changed.
-
-    Attributes:
-        rank: the process that raised.
-        step: at which call of ``backward``, counted from 0.
-    """
+    """Process ``rank`` raised an error in call ``step`` of ``backward``, counted from 0; nothing has changed here."""
 
     def __init__(self, message: str, *, rank: int, step: int) -> None:
         super().__init__(message)
-        self.rank = rank
-        self.step = step
+        self.rank, self.step = rank, step
 
 
 class MissingDependency(StimulusError, ImportError):
-    """An optional package is needed for what was asked."""
+    """An optional package is not installed."""
 
     page = DOCS + "get-started.html#1-install"
 
 
 class StimulusWarning(UserWarning):
-    """Something works, but probably not as the user thinks."""
+    """Something works, but probably not as intended."""

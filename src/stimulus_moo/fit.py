@@ -1,4 +1,4 @@
-"""Entry point without a loop: a method by name, data handling, evaluation, stopping, checkpoints, progress bar."""
+"""Entry point without a loop of one's own: a method by name, data handling, evaluation, stopping, checkpoints."""
 
 from __future__ import annotations
 
@@ -13,28 +13,17 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from stimulus_moo import options as checks
 from stimulus_moo._engine.objective import Losses
 from stimulus_moo.data.batches import leading_size, require_batches
 from stimulus_moo.data.sources import Collate, Source, as_source
 from stimulus_moo.distributed import find_group
 from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
-from stimulus_moo.options import (
-    flag,
-    natural_number,
-    optional_function,
-    positive_integer,
-    positive_integer_or_auto,
-    positive_or_auto,
-    real,
-    seed_number,
-)
-from stimulus_moo.training.callbacks import Callback, Progress
 from stimulus_moo.training.checkpoint import Checkpoints
-from stimulus_moo.training.limits import Limits
-from stimulus_moo.training.progress import ProgressBar
-from stimulus_moo.training.result import Result
-from stimulus_moo.training.run import Run, take_over
+from stimulus_moo.training.history import Result
+from stimulus_moo.training.progress import Callback, Progress, progress_bar
+from stimulus_moo.training.run import Limits, Run, take_over
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
@@ -78,65 +67,60 @@ def fit(
     shard: bool = False,
     **options: Unpack[MethodOptions],
 ) -> Result:
-    """Train a model on several losses with any method of the table.
+    """Train a model on several losses with any method of ``METHODS``.
 
     Args:
-        model: a ``torch.nn.Module``; it is trained in place, on the device it is on.
+        model: a ``torch.nn.Module``; it is trained in place, on its device.
         losses: ``losses(model, batch)`` returns the S mean losses of a batch.
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
-        lr: the step size, or ``"auto"``: the distance gone over the gradients seen, see ``DoG``; it falls to
-            nothing on the last fifth of the way to ``steps`` or ``gradients``. Where ``optimizer`` is given, which has
-            its own, a number counts for ``mu`` alone.
+        lr: the learning rate, or ``"auto"``, see ``DoG``; it then decays to 0 over the last fifth of ``steps`` or
+            ``gradients``. If ``optimizer`` is given, a number is used for ``mu`` only.
         method: a name of ``METHODS``, or ``"auto"``: ``"filtered-m"``, which needs neither anchor nor period.
-        momentum: of the heavy-ball methods.
-        batch_size, period: default ceil(sqrt(n)), as the theory asks. Every batch has exactly ``batch_size`` samples;
-            the data is reshuffled when fewer are left. ``period`` is for the methods with ``Recursive``, and ignored by
-            the others; ``"auto"`` anchors when the estimate's error asks for it.
-        guard: no recursion over steps too long for it, and no step that made things much worse, see ``Safeguard``;
-            False is the method to the letter. While nothing fires and no high loss is looked into, both are the same,
-            bit for bit.
-        steps: how many steps at most; 1000 when no other limit is given.
-        gradients: stop once so many per-sample multi-gradients have been evaluated.
-        tolerance: stop once the Pareto stationarity on the evaluation data is at most this.
-        evaluation: batches to evaluate on; default the whole data set. Evaluations are not counted in the counters.
-        evaluate_every: evaluate after every so many steps, besides the end; with a tolerance the default is ``period``,
-            or 100 if that is ``"auto"``.
-        weighting: takes the place of the method's weighting.
-        optimizer: from parameters to an optimizer, in place of the method's step; with ``lr="auto"`` its rate is set.
-        scheduler: from the optimizer to a learning-rate schedule, stepped after every step.
+        momentum: for the heavy-ball methods.
+        batch_size, period: default ceil(sqrt(n)), as in the theory. Every batch has exactly ``batch_size`` samples; the
+            data is reshuffled when fewer are left. ``period`` is for the methods with ``Recursive``; ``"auto"`` takes
+            an anchor when the error of the estimate requires it.
+        guard: attach a ``Safeguard``, which rejects the recursion over long steps and undoes steps that made the losses
+            much worse. False runs the published method unchanged.
+        steps: maximum number of steps; 1000 if no other limit is given.
+        gradients: stop after this many per-sample multi-gradients.
+        tolerance: stop when the Pareto stationarity on the evaluation data is at most this.
+        evaluation: batches to evaluate on; default: the whole data set. Evaluations do not change the counters.
+        evaluate_every: steps between evaluations, besides the one at the end; with a tolerance the default is
+            ``period``, or 100 if that is ``"auto"``.
+        weighting: replaces the method's weighting.
+        optimizer: a function from parameters to an optimizer, replaces the method's; ``lr="auto"`` sets its rate.
+        scheduler: a function from the optimizer to a learning-rate scheduler, which is stepped after every step.
         shared, micro_batch, engine: as for ``MultiGradient``.
         anchor_batch: samples per batch of an anchor pass and of an evaluation.
         collate_fn: for map-style data sets and streams.
-        workers: processes that fetch the next batches of a map-style data set while a step is computed; into
-            page-locked memory where the model is on an accelerator. The batches are the same.
+        workers: number of processes that prefetch the batches of a map-style data set, into page-locked memory if the
+            model is on an accelerator. The batches are the same.
         mu: strong convexity; ``Result.picked`` is then the random-clock iterate of the strongly convex theorems.
-        seed: of the batches, the adaptive draw, PAGE's coin and the random clock. The model's own randomness (its
-            start, dropout) is torch's global one.
-        on_nonfinite: ``"raise"`` ends the run with ``NonFiniteError`` where a loss or a gradient is NaN or infinite; a
-            checkpoint of the last good step is written first. ``"skip"`` leaves such a step out and counts it in
-            ``Result.skipped``; ten in a row end the run. A run may be resumed with the other choice.
-        callbacks: called with a ``Progress`` after every step; one that returns True ends the run.
-        progress: True shows a bar, False none, None where standard error is a terminal.
-        checkpoint: a folder to keep the state in.
-        checkpoint_every: write it after every so many steps, and at the end.
-        checkpoint_keep: how many of the last ones to keep; where the newest is damaged, the one before it is used.
-        resume: continue from the checkpoint, or start where there is none yet. The result is that of a run without
-            interruption, bit for bit on the CPU; with ``lr="auto"``, if ``steps`` and ``gradients`` are the same too.
-        process_group, shard: as for ``MultiGradient``. All processes call ``fit`` with the same arguments; each takes
-            its part of the same batches, so the result is that of one process. Only the first writes checkpoints and
-            shows progress; callbacks are called in all of them, and one that returns True in any ends the run in all.
-        options: what the method can be told beyond these: epsilon, sigma2, c_gamma, c_epsilon (STIMULUS+), alpha
-            (CR-MOGM), beta, gamma, rho (MoCo), probability (PAGE-MOO), weights (scalarisation).
-
-    Returns:
-        The history, counters, final losses and stationarity.
+        seed: seed of the batches, the adaptive draw, the draws of PAGE and the random clock. The model's randomness
+            (initialization, dropout) uses the global random state of torch.
+        on_nonfinite: what to do if a loss or a gradient is NaN or infinite. ``"raise"`` saves a checkpoint of the last
+            finite step and raises ``NonFiniteError``. ``"skip"`` skips the step and counts it in ``Result.skipped``;
+            ten in a row end the run. A run can be resumed with the other choice.
+        callbacks: called with a ``Progress`` after every step; returning True ends the run.
+        progress: True shows a progress bar, False does not, None shows one if standard error is a terminal.
+        checkpoint: a folder for checkpoints.
+        checkpoint_every: steps between checkpoints; there is also one at the end.
+        checkpoint_keep: number of checkpoints to keep; if the newest is damaged, the previous one is used.
+        resume: continue from the newest checkpoint, if there is one. The result equals that of an uninterrupted run,
+            bit for bit on the CPU; with ``lr="auto"``, only for the same ``steps`` and ``gradients``.
+        process_group, shard: as for ``MultiGradient``. All processes call ``fit`` with the same arguments, and each
+            takes its part of the same batches, so the result is that of one process. Only the first writes checkpoints
+            and shows progress. Callbacks run in all processes; one that returns True in any ends the run in all.
+        options: options of the method: epsilon, sigma2, c_gamma, c_epsilon (STIMULUS+), alpha (CR-MOGM), beta, gamma,
+            rho (MoCo), probability (PAGE-MOO), weights (scalarisation).
 
     Raises:
-        InvalidOption: an argument cannot work; the model is untouched.
-        StateMismatch: the checkpoint belongs to another run; it and the model are untouched.
-        NonFiniteError: a loss or a gradient is NaN or infinite; the model stands at the last good step.
-        NotWritten: a checkpoint could not be written; those before it are whole.
+        InvalidOption: an argument is invalid; the model is unchanged.
+        StateMismatch: the checkpoint belongs to another run; checkpoint and model are unchanged.
+        NonFiniteError: a loss or a gradient is NaN or infinite; the model is at the last finite step.
+        NotWritten: a checkpoint could not be written; the previous ones are intact.
 
     >>> import torch
     >>> from stimulus_moo import fit
@@ -153,22 +137,25 @@ def fit(
     """
     chosen = find_method(method)
     check_options(options)
-    flag("guard", guard)
+    checks.flag("guard", guard)
     for name, function in (("optimizer", optimizer), ("scheduler", scheduler), ("collate_fn", collate_fn)):
-        optional_function(name, function)
+        checks.optional_function(name, function)
     if evaluation is not None:
-        _check_evaluation(evaluation)
-    workers = natural_number("workers", workers)
-    source = as_source(dataset, collate_fn, workers=workers, pin=_on_accelerator(model))
+        require_batches("evaluation", evaluation, again=True)
+        for batch in evaluation if isinstance(evaluation, list | tuple) else ():
+            leading_size(batch)  # raises before the training, not after it
+    source = as_source(
+        dataset, collate_fn, workers=checks.natural_number("workers", workers), pin=_on_accelerator(model)
+    )
     batch_size, period = _sizes(source, batch_size, period)
     settings = Settings(
         source=source,
-        lr=positive_or_auto("lr", lr),
-        momentum=real("momentum", momentum, low=0.0, high=1.0, open_high=True),
+        lr=checks.positive_or_auto("lr", lr),
+        momentum=checks.real("momentum", momentum, low=0.0, high=1.0, open_high=True),
         batch_size=batch_size,
         period=period,
-        anchor_batch=positive_integer("anchor_batch", anchor_batch),
-        seed=seed_number(seed),
+        anchor_batch=checks.positive_integer("anchor_batch", anchor_batch),
+        seed=checks.seed_number(seed),
         partition=find_group(process_group, shard).partition,
         **options,
     )
@@ -192,7 +179,11 @@ def fit(
         shard=shard,
     )
     checkpoints = Checkpoints(checkpoint, every=checkpoint_every, keep=checkpoint_keep)
-    _open(run, checkpoints, resume)
+    state = run.group.broadcast(lambda: checkpoints.open(resume))
+    if state is not None:
+        take_over(run, state)
+        logger.info("resumed %s at step %d", checkpoints.folder, run.step)
+    checkpoints.saved = run.step
     return _train(run, limits, checkpoints, callbacks, progress)
 
 
@@ -201,19 +192,18 @@ def _train(
 ) -> Result:
     """Take steps until a limit is reached or a callback ends the run."""
     run.history.reserve(limits.steps or 0)
-    first = run.group.rank == 0
-    with ProgressBar(run.method.title, limits.steps, progress if first else False) as bar:
+    with progress_bar(run.method.title, limits.steps, progress if run.group.rank == 0 else False) as move_bar:
         stopped = limits.reached(run)
         while stopped is None:
             try:
-                record = run.advance(limits.done(run))
+                run.advance(limits.done(run))
             except NonFiniteError:
-                checkpoints.save(run)  # the last good step: it can be resumed with on_nonfinite="skip"
+                checkpoints.save(run)  # of the last finite step, to resume with on_nonfinite="skip"
                 raise
-            bar.show(run.step, record["losses"], record["gradients"])
             if limits.evaluate_every and run.step % limits.evaluate_every == 0:
                 run.evaluate()
             told = Progress(run.step, run.history.last(), run.model, run.multigradient, run.optimizer)
+            move_bar(told)
             ended = [callback(told) for callback in callbacks]
             stopped = "callback" if run.group.any(any(ended)) else limits.reached(run)
             if run.step % checkpoints.every == 0:
@@ -223,33 +213,17 @@ def _train(
     return run.result(stopped)
 
 
-def _open(run: Run, checkpoints: Checkpoints, resume: bool) -> None:
-    state = run.group.broadcast(lambda: checkpoints.open(resume))
-    if state is not None:
-        take_over(run, state)
-        logger.info("resumed %s at step %d", checkpoints.folder, run.step)
-    checkpoints.saved = run.step
-
-
 def _sizes(source: Source, batch_size: int | None, period: int | str | None) -> tuple[int, int | str]:
-    if not source.finite:
-        if batch_size is None or period is None:
-            raise InvalidOption(
-                "a stream has no length to derive batch_size and period from: give both, "
-                f"found batch_size={batch_size!r} and period={period!r}"
-            )
-        return positive_integer("batch_size", batch_size), positive_integer_or_auto("period", period)
-    root = math.isqrt(len(source) - 1) + 1  # ceil(sqrt(n))
-    batch_size = root if batch_size is None else positive_integer("batch_size", batch_size)
-    if batch_size > len(source):
+    if not source.finite and (batch_size is None or period is None):
+        raise InvalidOption(
+            "batch_size and period must be given for a stream, which has no length, found "
+            f"batch_size={batch_size!r} and period={period!r}"
+        )
+    root = math.isqrt(len(source) - 1) + 1 if source.finite else 0  # ceil(sqrt(n))
+    batch_size = root if batch_size is None else checks.positive_integer("batch_size", batch_size)
+    if source.finite and batch_size > len(source):
         raise InvalidOption(f"batch_size must be at most the number of samples, {len(source)}, found {batch_size}")
-    return batch_size, root if period is None else positive_integer_or_auto("period", period)
-
-
-def _check_evaluation(evaluation: Iterable[Any]) -> None:
-    require_batches("evaluation", evaluation, again=True)
-    for batch in evaluation if isinstance(evaluation, list | tuple) else ():
-        leading_size(batch)  # raise now, not after the training
+    return batch_size, root if period is None else checks.positive_integer_or_auto("period", period)
 
 
 def _on_accelerator(model: torch.nn.Module) -> bool:

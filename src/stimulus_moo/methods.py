@@ -1,4 +1,4 @@
-"""The table of methods as data: each is an estimator, a weighting and a step, and adding one is adding a row."""
+"""The table of methods: each row is an estimator, a weighting and an optimizer step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stimulus_moo.weightings import Fixed, MinNorm, ProjectedDescent, Smoothed, 
 
 
 class MethodOptions(TypedDict, total=False):
-    """What some methods can be told beyond step size, momentum, batch and period; defaults are those of Settings."""
+    """Options of single methods; ``Settings`` has their defaults."""
 
     epsilon: float | str
     sigma2: float | str
@@ -37,7 +37,7 @@ class MethodOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything a row of the table is built from."""
+    """The settings from which a row of the table is built."""
 
     source: Source
     lr: float | str
@@ -46,31 +46,31 @@ class Settings:
     period: int | str
     anchor_batch: int = 1024
     seed: int = 0
-    epsilon: float | str = 1e-3  # STIMULUS+: the accuracy aimed at
+    epsilon: float | str = 1e-3  # STIMULUS+: the target accuracy
     sigma2: float | str = "auto"  # STIMULUS+: variance of one sample's gradient
     c_gamma: float = 8.0  # STIMULUS+
     c_epsilon: float = 1.0  # STIMULUS+
-    alpha: Schedule = 0.9  # CR-MOGM: weight of the last lambda
+    alpha: Schedule = 0.9  # CR-MOGM: weight of the previous lambda
     beta: Schedule = 0.5  # MoCo, MoCo+: weight of the new gradient
     gamma: Schedule = 0.1  # MoCo, MoCo+: step size of lambda
     rho: float = 0.0  # MoCo, MoCo+: regularisation of lambda
     probability: Schedule | None = None  # PAGE-MOO: of an anchor; None: batch_size / (n + batch_size)
-    weights: Sequence[float] | None = None  # scalarisation: None: 1/S each
+    weights: Sequence[float] | None = None  # scalarisation; None: 1/S each
     partition: Partition = ALL  # the part of every batch and pass that belongs to this process
 
     @property
     def rate(self) -> float:
-        """The step size an optimizer is built with; ``"auto"`` sets it before the first step."""
+        """The learning rate for the optimizer; with ``"auto"``, ``DoG`` sets it before the first step."""
         return 1.0 if isinstance(self.lr, str) else self.lr
 
     def anchor(self) -> Iterable[Any]:
-        """Return the pass over all data."""
+        """Return a pass over all data."""
         if not self.source.finite:
             raise InvalidOption("this method needs a data set with a length, found a stream; use one of the + variants")
         return FullPass(self.source, self.anchor_batch, self.partition)
 
     def adaptive(self, momentum: float = 0.0) -> Anchor:
-        """Return the adaptive draw."""
+        """Return an adaptive anchor."""
         return AdaptiveBatch(
             self.source,
             epsilon=self.epsilon,
@@ -84,10 +84,18 @@ class Settings:
 
     def odds(self) -> Schedule:
         """Return the probability of an anchor."""
-        if self.probability is not None:
-            return self.probability
         size = len(self.source) if self.source.finite else self.batch_size
-        return self.batch_size / (size + self.batch_size)
+        return self.batch_size / (size + self.batch_size) if self.probability is None else self.probability
+
+
+def min_norm(s: Settings) -> Weighting:
+    """Min-norm weights, the default of the table."""
+    return MinNorm()
+
+
+def fixed(s: Settings) -> Weighting:
+    """Constant weights."""
+    return Fixed(s.weights)
 
 
 def sgd(parameters: Any, s: Settings) -> Optimizer:
@@ -107,9 +115,9 @@ def adam(parameters: Any, s: Settings) -> Optimizer:
 
 @dataclass(frozen=True)
 class Method:
-    """One row: how its estimator, its weighting and its step are built from the settings.
+    """A row of the table: functions that build the estimator, the weighting and the optimizer from the settings.
 
-    ``takes_auto_lr`` is False where the step is not the learning rate times the gradient, as ``lr="auto"`` needs it.
+    ``takes_auto_lr`` is False if the step is not the learning rate times the gradient, which ``lr="auto"`` requires.
     """
 
     name: str
@@ -121,81 +129,58 @@ class Method:
 
 
 _TABLE = (
-    Method("mgd", "MGD", lambda s: Full(s.anchor()), lambda s: MinNorm(), sgd),
-    Method("smgd", "SMGD", lambda s: MiniBatch(), lambda s: MinNorm(), sgd),
+    Method("mgd", "MGD", lambda s: Full(s.anchor()), min_norm, sgd),
+    Method("smgd", "SMGD", lambda s: MiniBatch(), min_norm, sgd),
     Method("moco", "MoCo", lambda s: Tracking(s.beta), lambda s: ProjectedDescent(s.gamma, s.rho), sgd),
     Method("moco+", "MoCo+", lambda s: Storm(s.beta), lambda s: ProjectedDescent(s.gamma, s.rho), sgd),
     Method("cr-mogm", "CR-MOGM", lambda s: MiniBatch(), lambda s: Smoothed(MinNorm(), s.alpha), sgd),
-    Method("stimulus", "STIMULUS", lambda s: Recursive(s.anchor(), s.period), lambda s: MinNorm(), sgd),
-    Method("stimulus-m", "STIMULUS-M", lambda s: Recursive(s.anchor(), s.period), lambda s: MinNorm(), heavy_ball),
-    Method("stimulus+", "STIMULUS+", lambda s: Recursive(s.adaptive(), s.period), lambda s: MinNorm(), sgd),
-    Method(
-        "stimulus-m+",
-        "STIMULUS-M+",
-        lambda s: Recursive(s.adaptive(s.momentum), s.period),
-        lambda s: MinNorm(),
-        heavy_ball,
-    ),
-    # beyond the paper
-    Method("page-moo", "PAGE-MOO", lambda s: Page(s.anchor(), s.odds(), seed=s.seed), lambda s: MinNorm(), sgd),
-    Method(
-        "page-moo-m", "PAGE-MOO-M", lambda s: Page(s.anchor(), s.odds(), seed=s.seed), lambda s: MinNorm(), heavy_ball
-    ),
-    Method("filtered", "Filtered STIMULUS", lambda s: Filtered(), lambda s: MinNorm(), sgd),
-    Method("filtered-m", "Filtered STIMULUS-M", lambda s: Filtered(), lambda s: MinNorm(), heavy_ball),
-    Method(
-        "vr-scalarisation",
-        "VR scalarisation",
-        lambda s: Recursive(s.anchor(), s.period),
-        lambda s: Fixed(s.weights),
-        sgd,
-    ),
-    Method("scalarisation", "Scalarisation, SGD", lambda s: MiniBatch(), lambda s: Fixed(s.weights), sgd),
-    Method(
-        "scalarisation-adam",
-        "Scalarisation, Adam",
-        lambda s: MiniBatch(),
-        lambda s: Fixed(s.weights),
-        adam,
-        takes_auto_lr=False,
-    ),
+    Method("stimulus", "STIMULUS", lambda s: Recursive(s.anchor(), s.period), min_norm, sgd),
+    Method("stimulus-m", "STIMULUS-M", lambda s: Recursive(s.anchor(), s.period), min_norm, heavy_ball),
+    Method("stimulus+", "STIMULUS+", lambda s: Recursive(s.adaptive(), s.period), min_norm, sgd),
+    Method("stimulus-m+", "STIMULUS-M+", lambda s: Recursive(s.adaptive(s.momentum), s.period), min_norm, heavy_ball),
+    # not in the paper
+    Method("page-moo", "PAGE-MOO", lambda s: Page(s.anchor(), s.odds(), seed=s.seed), min_norm, sgd),
+    Method("page-moo-m", "PAGE-MOO-M", lambda s: Page(s.anchor(), s.odds(), seed=s.seed), min_norm, heavy_ball),
+    Method("filtered", "Filtered STIMULUS", lambda s: Filtered(), min_norm, sgd),
+    Method("filtered-m", "Filtered STIMULUS-M", lambda s: Filtered(), min_norm, heavy_ball),
+    Method("vr-scalarisation", "VR scalarisation", lambda s: Recursive(s.anchor(), s.period), fixed, sgd),
+    Method("scalarisation", "Scalarisation, SGD", lambda s: MiniBatch(), fixed, sgd),
+    Method("scalarisation-adam", "Scalarisation, Adam", lambda s: MiniBatch(), fixed, adam, takes_auto_lr=False),
 )
 
 #: Every method by name, in the order of the table.
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
 
-#: What ``method="auto"`` takes: docs/hands-free.md says why.
+#: The method of ``method="auto"``; the page "hands-free" of the documentation gives the reasons.
 AUTO_METHOD = "filtered-m"
 
-#: The nine methods the paper names.
+#: The nine methods of the paper.
 PAPER_METHODS = tuple(METHODS)[:9]
 
 
 def find_method(name: str) -> Method:
-    """Return a method by name, in any case; ``"auto"`` is ``AUTO_METHOD``.
+    """Return a method by its name, ignoring case; ``"auto"`` is ``AUTO_METHOD``.
 
     Raises:
-        InvalidOption: there is no such method; the message suggests the nearest.
+        InvalidOption: there is no such method; the message suggests the closest name.
 
     >>> find_method("STIMULUS-M+").title
     'STIMULUS-M+'
     """
+    known = {"auto": METHODS[AUTO_METHOD], **METHODS}
     key = str(name).lower()
-    key = AUTO_METHOD if key == "auto" else key
-    if key not in METHODS:
-        known = ("auto", *METHODS)
-        raise InvalidOption(f"method {name!r} is unknown; {_nearest(key, known)}known are {', '.join(known)}")
-    return METHODS[key]
+    if key not in known:
+        raise InvalidOption(f"method {name!r} is unknown; {_suggest(key, known)}")
+    return known[key]
 
 
 def check_options(options: MethodOptions) -> None:
-    """Raise InvalidOption for a name that no method knows, with the nearest that exists."""
-    known = MethodOptions.__annotations__
+    """Raise InvalidOption for an unknown name."""
     for name in options:
-        if name not in known:
-            raise InvalidOption(f"option {name!r} is unknown; {_nearest(name, known)}known are {', '.join(known)}")
+        if name not in MethodOptions.__annotations__:
+            raise InvalidOption(f"option {name!r} is unknown; {_suggest(name, MethodOptions.__annotations__)}")
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {near[0]!r}? " if near else ""
+def _suggest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"{f'did you mean {close[0]!r}? ' if close else ''}known are {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""What progress is measured by: Pareto stationarity, losses over a data set, the estimator's error."""
+"""Measures of progress: Pareto stationarity, losses over a data set, the error of the estimator."""
 
 from __future__ import annotations
 
@@ -25,14 +25,7 @@ from stimulus_moo.weightings import MinNorm
 
 @dataclass(frozen=True)
 class Measurement:
-    """Losses and stationarity of a model on some data.
-
-    Attributes:
-        losses: the S mean losses.
-        weights: the min-norm weights of the S mean gradients.
-        stationarity: ||weights^T grad F(x)||^2.
-        samples: how many samples were evaluated.
-    """
+    """Mean losses, min-norm weights of the mean gradients, and ||weights^T grad F(x)||^2, over ``samples`` samples."""
 
     losses: list[float]
     weights: list[float]
@@ -48,16 +41,13 @@ def measure(
     micro_batch: int | None = None,
     batch_size: Callable[[Any], int] | None = None,
 ) -> Measurement:
-    """Evaluate the losses and the Pareto stationarity over batches, without a trace on the model.
+    """Evaluate the losses and the Pareto stationarity over batches, weighted by their size.
 
-    Parameters, gradients, buffers and the random state are as before; batches of unequal size count by their size.
+    Parameters, gradients, buffers and the random state are left unchanged.
 
     Args:
-        model: as for ``MultiGradient``; it is evaluated in the mode (train or eval) it is in.
-        losses: as for ``MultiGradient``.
+        model, losses, micro_batch, batch_size: as for ``MultiGradient``; the mode (train or eval) is not changed.
         batches: an iterable of batches; for a single batch pass ``[batch]``.
-        micro_batch: evaluate at most so many samples at once.
-        batch_size: a function from a batch to its size, as for ``MultiGradient``.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -74,7 +64,7 @@ def measure(
 
 
 def measure_with(store: Store, batches: Iterable[Any], step: int = 0) -> Measurement:
-    """Measure with a fresh store; where several processes measure together, each brings its part of the batches."""
+    """Measure with a new store; each of several processes passes its part of the batches."""
     rows, gramian, means, samples = _mean_rows(store, batches, step)
     with torch.no_grad(), full_precision(store.objective.devices):
         weights = MinNorm()(gramian)
@@ -90,9 +80,7 @@ def pareto_stationarity(
     micro_batch: int | None = None,
     batch_size: Callable[[Any], int] | None = None,
 ) -> float:
-    """Return min over the simplex of ||lambda^T grad F(x)||^2 on the data given: the paper's measure of progress.
-
-    Takes and leaves the model as ``measure`` does.
+    """Return the minimum over the simplex of ||lambda^T grad F(x)||^2, with arguments as for ``measure``.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -107,13 +95,16 @@ def pareto_stationarity(
 
 
 def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Tensor:
-    """Return ||u_t^s - grad f_s(x_t)||^2 for every objective s, the quantity Lemma 1 of the paper bounds.
+    """Return ||u_t^s - grad f_s(x_t)||^2 for every objective s, which Lemma 1 of the paper bounds.
 
-    Call it after ``backward`` and before ``optimizer.step()``, so that the parameters still stand at x_t.
+    Call it between ``backward`` and ``optimizer.step()``, while the parameters are still x_t.
 
     Args:
         multigradient: one whose estimator keeps its rows (``Recursive``, ``Page``, ``Tracking``, ``Storm``).
-        batches: the data over which grad f_s is taken.
+        batches: the data for grad f_s.
+
+    Raises:
+        InvalidOption: no rows are kept.
 
     >>> import torch
     >>> from stimulus_moo import MultiGradient, Recursive
@@ -126,7 +117,7 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
     kept = multigradient.store.rows
     if kept is None:
         raise InvalidOption(
-            f"estimator_error needs an estimator that keeps its rows, after a first step; found "
+            "multigradient must have an estimator that keeps its rows, after a first step, found "
             f"{type(multigradient.estimator).__name__} at step {multigradient.t}"
         )
     objective = multigradient.objective

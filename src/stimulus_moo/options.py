@@ -1,4 +1,4 @@
-"""Checks of arguments: each returns the value in its proper type or raises InvalidOption with the value found."""
+"""Checks of arguments: each returns the value in its proper type, or raises InvalidOption."""
 
 from __future__ import annotations
 
@@ -18,26 +18,19 @@ Schedule = float | Callable[[int], float]
 
 def positive_integer(name: str, value: Any) -> int:
     """Return ``value`` as a positive int."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise InvalidOption(f"{name} must be a positive integer, found {value!r}")
-    return int(value)
+    return _integer(name, value, "a positive integer", low=1)
 
 
 def natural_number(name: str, value: Any) -> int:
     """Return ``value`` as an int of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
-        raise InvalidOption(f"{name} must be 0 or a positive integer, found {value!r}")
-    return int(value)
+    return _integer(name, value, "0 or a positive integer", low=0)
 
 
 def positive_integer_or_auto(name: str, value: Any) -> int | str:
     """Return ``value`` as a positive int, or ``"auto"``."""
     if isinstance(value, str) and value == "auto":
         return value
-    try:
-        return positive_integer(name, value)
-    except InvalidOption:
-        raise InvalidOption(f"{name} must be a positive integer or 'auto', found {value!r}") from None
+    return _integer(name, value, "a positive integer or 'auto'", low=1)
 
 
 def real(
@@ -49,7 +42,7 @@ def real(
     open_low: bool = False,
     open_high: bool = False,
 ) -> float:
-    """Return ``value`` as a finite float within [low, high], without its ends where they are open."""
+    """Return ``value`` as a finite float in [low, high], where each end can be open."""
     number = _as_float(value)
     if not math.isfinite(number):
         raise InvalidOption(f"{name} must be a finite number, found {value!r}")
@@ -62,14 +55,14 @@ def positive_or_auto(name: str, value: Any) -> float | str:
     """Return ``value`` as a finite float above 0, or ``"auto"``."""
     if isinstance(value, str) and value == "auto":
         return value
-    try:
-        return real(name, value, low=0.0, open_low=True)
-    except InvalidOption:
-        raise InvalidOption(f"{name} must be a finite number above 0, or 'auto', found {value!r}") from None
+    number = _as_float(value)
+    if not 0.0 < number < math.inf:
+        raise InvalidOption(f"{name} must be a finite number above 0, or 'auto', found {value!r}")
+    return number
 
 
 def reals(name: str, values: Any, *, low: float = -math.inf, open_low: bool = False) -> list[float]:
-    """Return a sequence of numbers as finite floats, each checked as by ``real``."""
+    """Return a sequence of numbers as floats, each checked by ``real``."""
     found = values.tolist() if isinstance(values, Tensor) else values
     if not isinstance(found, Iterable) or isinstance(found, str | bytes | Mapping):
         raise InvalidOption(f"{name} must be a sequence of numbers, found {values!r}")
@@ -84,28 +77,26 @@ def flag(name: str, value: Any) -> bool:
 
 
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    """Return ``value`` if it is one of the allowed words."""
+    """Return ``value`` if it is one of the allowed strings."""
     if not isinstance(value, str) or value not in allowed:
         raise InvalidOption(f"{name} must be one of {', '.join(map(repr, allowed))}, found {value!r}")
     return value
 
 
 def optional_function(name: str, value: Any) -> None:
-    """Refuse what is neither None nor can be called."""
+    """Raise InvalidOption unless ``value`` is None or callable."""
     if value is not None and not callable(value):
         raise InvalidOption(f"{name} must be a function or None, found {value!r}")
 
 
 def seed_number(value: Any) -> int:
-    """Return a seed that ``torch.Generator`` takes."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) not in range(1 << 64):
-        raise InvalidOption(f"seed must be an integer from 0 to 2^64 - 1, found {value!r}")
-    return int(value)
+    """Return a seed for ``torch.Generator``."""
+    return _integer("seed", value, "an integer from 0 to 2^64 - 1", low=0, high=(1 << 64) - 1)
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """A schedule whose every value is checked against its range when it is used."""
+    """A schedule whose values are checked against a range when they are used."""
 
     name: str
     value: Schedule
@@ -117,10 +108,16 @@ class Bounded:
             real(self.name, self.value, low=self.low, high=self.high)
 
     def __call__(self, t: int) -> float:
-        """Return the value at t."""
+        """Return the value at iteration t."""
         if not callable(self.value):
             return float(self.value)
         return real(f"{self.name}({t})", self.value(t), low=self.low, high=self.high)
+
+
+def _integer(name: str, value: Any, needed: str, *, low: int, high: float = math.inf) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not low <= int(value) <= high:
+        raise InvalidOption(f"{name} must be {needed}, found {value!r}")
+    return int(value)
 
 
 def _range(low: float, high: float, open_low: bool, open_high: bool) -> str:

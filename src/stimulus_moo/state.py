@@ -1,4 +1,4 @@
-"""State that survives: what decides the future of an object, as plain values that load with ``weights_only=True``."""
+"""Objects with a state of plain values, which ``torch.load(weights_only=True)`` can read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from stimulus_moo.errors import StateMismatch
 
 
 class Stateful:
-    """An object whose changing attributes are named in ``state_names``.
+    """An object whose state is the attributes in ``state_names``.
 
-    ``state_dict`` returns copies; ``load_state_dict`` checks the whole state before it changes anything, so a refused
-    state leaves the object as it was. Attributes may be numbers, strings, tensors, ``torch.Generator``, other
-    ``Stateful`` objects and, where ``optional_names`` says of what type they are otherwise, None.
+    These can be numbers, strings, lists, dicts, tensors, ``torch.Generator`` and other ``Stateful`` objects. Those in
+    ``optional_names``, which gives their type, can also be None.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ()
@@ -25,32 +24,29 @@ class Stateful:
 
     @property
     def kind(self) -> str:
-        """What the state says it belongs to; only an object of the same kind takes it over."""
+        """The kind of object; a state can only be loaded into an object of the same kind."""
         return type(self).__name__
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides the object's future, as copies."""
-        state: dict[str, Any] = {"kind": self.kind}
-        for name in self.state_names:
-            state[name] = _read(getattr(self, name))
-        return state
+        """Return a copy of the state."""
+        return {"kind": self.kind, **{name: _read(getattr(self, name)) for name in self.state_names}}
 
     def has_state(self) -> bool:
-        """Return whether anything about the object can change; an object without a state need not be saved."""
-        if type(self).state_dict is not Stateful.state_dict:
-            return True
+        """Return whether the object has anything to save."""
         values = (getattr(self, name) for name in self.state_names)
-        return any(value.has_state() if isinstance(value, Stateful) else True for value in values)
+        return type(self).state_dict is not Stateful.state_dict or any(
+            not isinstance(value, Stateful) or value.has_state() for value in values
+        )
 
     def check_state(self, state: Any, path: str = "") -> None:
-        """Raise StateMismatch if ``state`` does not fit, naming the entry."""
+        """Raise StateMismatch, which names the entry, if ``state`` does not fit."""
         where = path or self.kind
         if not isinstance(state, dict):
             raise StateMismatch(f"the state of {where} must be a dict, found {type(state).__name__}")
         if state.get("kind") != self.kind:
             raise StateMismatch(
-                f"the state of {where} is of kind {state.get('kind')!r}, this object is a {self.kind}; "
-                "build the object the state was saved from"
+                f"the state of {where} is of kind {state.get('kind')!r}, this object is a {self.kind}; load it into an "
+                "object of the kind it was saved from"
             )
         expected, found = {"kind", *self.state_names}, set(state)
         if expected != found:
@@ -62,10 +58,10 @@ class Stateful:
             _check(getattr(self, name), state[name], f"{where}.{name}", self.optional_names.get(name))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state saved by an object of the same kind.
+        """Load a state saved by an object of the same kind.
 
         Raises:
-            StateMismatch: the state belongs to another kind of object; nothing has changed then.
+            StateMismatch: the state does not fit; nothing has changed then.
         """
         self.check_state(state)
         for name in self.state_names:
@@ -89,23 +85,26 @@ def _read(value: Any) -> Any:
 
 
 def _check(current: Any, value: Any, path: str, optional: type | None) -> None:
+    fits, needed = True, ""
     if optional is not None and (value is None or current is None):
-        if not isinstance(value, optional | None):
-            raise StateMismatch(f"{path} must be a {optional.__name__} or None, found {_describe(value)}")
+        fits, needed = isinstance(value, optional | None), f"a {optional.__name__} or None"
     elif isinstance(current, Stateful):
         current.check_state(value, path)
     elif isinstance(current, torch.Generator):
-        size = current.get_state().shape
-        if not isinstance(value, Tensor) or value.dtype != torch.uint8 or value.shape != size:
-            raise StateMismatch(f"{path} must be a random state of {size[0]} bytes, found {_describe(value)}")
+        saved = current.get_state()
+        fits, needed = _alike(value, saved), f"a random state of {len(saved)} bytes"
     elif isinstance(current, Tensor):
-        if not isinstance(value, Tensor) or value.shape != current.shape or value.dtype != current.dtype:
-            needed = f"{_describe(current)} and {current.dtype}"
-            raise StateMismatch(f"{path} must be {needed}, found {_describe(value)}")
-    elif isinstance(current, list | dict) and not isinstance(value, type(current)):
-        raise StateMismatch(f"{path} must be a {type(current).__name__}, found {_describe(value)}")
-    elif isinstance(current, int | float) and not isinstance(value, int | float):
-        raise StateMismatch(f"{path} must be a number, found {_describe(value)}")
+        fits, needed = _alike(value, current), f"{_describe(current)} and {current.dtype}"
+    elif isinstance(current, list | dict):
+        fits, needed = isinstance(value, type(current)), f"a {type(current).__name__}"
+    elif isinstance(current, int | float):
+        fits, needed = isinstance(value, int | float), "a number"
+    if not fits:
+        raise StateMismatch(f"{path} must be {needed}, found {_describe(value)}")
+
+
+def _alike(value: Any, tensor: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == tensor.shape and value.dtype == tensor.dtype
 
 
 def _describe(value: Any) -> str:

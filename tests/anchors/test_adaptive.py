@@ -48,8 +48,8 @@ def test_an_anchor_is_anything_that_can_be_iterated_again() -> None:
 @pytest.mark.parametrize(
     ("anchor", "message"),
     [
-        ((b for b in [X]), "iterated again, found generator, which is spent after one pass"),
-        (iter([X]), "iterated again, found list_iterator"),
+        ((b for b in [X]), "iterable more than once, found generator, which is exhausted after one pass"),
+        (iter([X]), "iterable more than once, found list_iterator"),
         (3, "an iterable of batches .* found int"),
         (X, "an iterable of batches .* found Tensor"),
         ({"x": X}, "an iterable of batches .* found dict"),

@@ -102,7 +102,7 @@ def test_a_folder_in_use_is_refused_everywhere(tmp_path: Path) -> None:
     fit_kind("columns", "smgd", checkpoint=tmp_path)
     for said in launch(refused, 2, str(tmp_path)):
         assert said.error == "InvalidOption"
-        assert "has a checkpoint already" in said.message
+        assert "must be a folder without checkpoints" in said.message
 
 
 def test_the_command_line_under_torchrun(tmp_path: Path) -> None:

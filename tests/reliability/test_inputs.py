@@ -136,21 +136,22 @@ def bomb(entries: dict[str, bytes], compression: int) -> bytes:
     return made.getvalue()
 
 
-def with_first_line(archive: bytes) -> bytes:
-    """The archive as a checkpoint with the right checksum."""
-    return f"stimulus-moo checkpoint 3 {hashlib.sha256(archive).hexdigest()}\n".encode() + archive
+def write_checkpoint(path: Path, archive: bytes) -> None:
+    """Write an archive as a checkpoint with the right checksum."""
+    path.write_bytes(archive)
+    checkpoint.checksum_file(path).write_text(f"{hashlib.sha256(archive).hexdigest()}  {path.name}\n")
 
 
 def test_a_checkpoint_that_unpacks_to_more_than_it_is_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint-000000001.pt"
     packed = bomb({"archive/data.pkl": pickle.dumps({}), "archive/data/0": bytes(1 << 24)}, zipfile.ZIP_DEFLATED)
-    path.write_bytes(with_first_line(packed))
-    with bounded_memory(64), pytest.raises(StateMismatch, match="a packed archive, which torch does not write"):
+    write_checkpoint(path, packed)
+    with bounded_memory(64), pytest.raises(StateMismatch, match="the archive is compressed, unlike those of torch"):
         checkpoint.read(path)
     whole = bomb({"archive/data.pkl": b"x" * 100}, zipfile.ZIP_STORED)
     at = whole.index(b"PK\x01\x02") + 24  # the size that the directory claims
-    path.write_bytes(with_first_line(whole[:at] + struct.pack("<I", 0xF0000000) + whole[at + 4 :]))
-    with bounded_memory(64), pytest.raises(StateMismatch, match="claims to hold more than it is long"):
+    write_checkpoint(path, whole[:at] + struct.pack("<I", 0xF0000000) + whole[at + 4 :])
+    with bounded_memory(64), pytest.raises(StateMismatch, match="claims to be larger than its file"):
         checkpoint.read(path)
 
 
@@ -179,9 +180,8 @@ def test_a_hostile_checkpoint_with_the_right_checksum_runs_nothing(tmp_path: Pat
         _torch_saved([1]),
         _torch_saved({"step": "x"}),
     ):
-        first = f"{checkpoint.KIND} {checkpoint.VERSION} {hashlib.sha256(content).hexdigest()}\n"
-        (tmp_path / "checkpoint-000000001.pt").write_bytes(first.encode() + content)
-        with pytest.raises(StateMismatch, match=r"cannot be read as a checkpoint|holds something else than a run"):
+        write_checkpoint(tmp_path / "checkpoint-000000001.pt", content)
+        with pytest.raises(StateMismatch, match=r"cannot be read as a checkpoint|is not a checkpoint of stimulus-moo"):
             checkpoint.load(tmp_path)
         assert not (tmp_path / "was-here").exists()
 

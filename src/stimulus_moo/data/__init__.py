@@ -1,1 +1,1 @@
-"""Batches, data sources and how they are divided among processes."""
+"""Batches, data sources and their partition among processes."""

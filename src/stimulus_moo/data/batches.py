@@ -1,4 +1,4 @@
-"""What a batch is: any nest of tensors, its size, and how it is cut into pieces; the first stop of every evaluation."""
+"""Batches: nested tensors, their size, and how they are split; the first part of every evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stimulus_moo.errors import InvalidBatch, InvalidOption
 
 
 def tensors(batch: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a batch in insertion order: tuples, lists, mappings and dataclasses, nested at will."""
+    """Yield the tensors of a batch in insertion order, from tuples, lists, mappings and dataclasses at any depth."""
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, Mapping):
@@ -29,18 +29,23 @@ def tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def rebuild(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the same nest with every leaf replaced by ``change(leaf)``."""
+    """Return a batch of the same structure with every leaf replaced by ``change(leaf)``."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
-        return _rebuild_mapping(batch, {key: rebuild(value, change) for key, value in batch.items()})
+        values = {key: rebuild(value, change) for key, value in batch.items()}
+        if not isinstance(batch, MutableMapping):
+            return type(batch)(values)  # type: ignore[call-arg]
+        mapping = copy.copy(batch)  # keeps what a subclass adds, such as the factory of a defaultdict
+        mapping.update(values)
+        return mapping
     if isinstance(batch, tuple | list):
-        if not any(True for _ in tensors(batch)):  # a list of file names, say: one leaf
+        if next(tensors(batch), None) is None:  # one leaf, such as a list of file names
             return change(batch)
-        values = [rebuild(value, change) for value in batch]
-        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+        items = [rebuild(value, change) for value in batch]
+        return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
     if _is_dataclass(batch):
-        changed = copy.copy(batch)  # not dataclasses.replace, which refuses fields with init=False
+        changed = copy.copy(batch)  # dataclasses.replace rejects fields with init=False
         for field in dataclasses.fields(batch):
             object.__setattr__(changed, field.name, rebuild(getattr(batch, field.name), change))
         return changed
@@ -48,7 +53,7 @@ def rebuild(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def require_batches(name: str, value: Any, *, again: bool = False) -> None:
-    """Refuse what is no iterable of batches, or with ``again`` one that can be iterated only once."""
+    """Raise InvalidOption unless ``value`` is an iterable of batches; ``again`` also rejects one-shot iterators."""
     if not isinstance(value, Iterable) or isinstance(value, Tensor | Mapping | str | bytes):
         raise InvalidOption(
             f"{name} must be an iterable of batches (a DataLoader or a list), found {type(value).__name__}; "
@@ -56,8 +61,8 @@ def require_batches(name: str, value: Any, *, again: bool = False) -> None:
         )
     if again and isinstance(value, Iterator):
         raise InvalidOption(
-            f"{name} must be something that can be iterated again, found {type(value).__name__}, which is spent after "
-            "one pass; pass a DataLoader or a list of batches"
+            f"{name} must be iterable more than once, found {type(value).__name__}, which is exhausted after one pass; "
+            "pass a DataLoader or a list of batches"
         )
 
 
@@ -65,34 +70,31 @@ def leading_size(batch: Any) -> int:
     """Return the leading dimension of the batch's first tensor.
 
     Raises:
-        InvalidBatch: there is no tensor in the batch, or its first one has no dimension.
+        InvalidBatch: the batch has no tensor, or its first tensor is 0-d.
 
     >>> import torch
     >>> leading_size({"image": torch.zeros(5, 3), "label": torch.zeros(5)})
     5
     """
     first = next(tensors(batch), None)
+    if first is not None and first.dim():
+        return int(first.shape[0])
+    problem = "a first tensor with a leading (sample) dimension, found a 0-d tensor"
     if first is None:
-        raise InvalidBatch(
-            f"a batch must hold at least one tensor, found {type(batch).__name__}; "
-            "return tensors from the loader, or pass batch_size=, a function from a batch to its size"
-        )
-    if first.dim() == 0:
-        raise InvalidBatch(
-            "the first tensor of a batch must have a leading (sample) dimension, found a 0-d tensor; "
-            "put a per-sample tensor first, or pass batch_size=, a function from a batch to its size"
-        )
-    return int(first.shape[0])
+        problem = f"at least one tensor, found {type(batch).__name__}"
+    raise InvalidBatch(
+        f"a batch must have {problem}; put a per-sample tensor first, or pass batch_size=, a function from a batch to "
+        "its size"
+    )
 
 
 def split(batch: Any, pieces: int) -> Iterator[Any]:
-    """Cut a batch along its leading dimension into pieces of at most ``pieces`` samples.
+    """Split a batch along its leading dimension into pieces of at most ``pieces`` samples.
 
-    0-d tensors and plain values go into every piece; numpy arrays and lists (file names) of as many entries as there
-    are samples are cut too.
+    NumPy arrays and lists with one entry per sample are split too. 0-d tensors and other values go into every piece.
 
     Raises:
-        InvalidBatch: a tensor inside has another leading dimension, so that no cut is possible.
+        InvalidBatch: the tensors differ in their leading dimension.
 
     >>> import torch
     >>> [piece[0].shape[0] for piece in split((torch.zeros(5, 3), torch.zeros(5)), 2)]
@@ -125,14 +127,6 @@ def pick(batch: Any, index: slice | Tensor, size: int) -> Any:
         return leaf
 
     return rebuild(batch, chosen)
-
-
-def _rebuild_mapping(batch: Mapping[Any, Any], changed: dict[Any, Any]) -> Mapping[Any, Any]:
-    if not isinstance(batch, MutableMapping):
-        return type(batch)(changed)  # type: ignore[call-arg]
-    rebuilt = copy.copy(batch)  # keeps what else a subclass holds, such as the factory of a defaultdict
-    rebuilt.update(changed)
-    return rebuilt
 
 
 def _is_dataclass(value: Any) -> bool:

@@ -1,8 +1,7 @@
-"""Where samples come from: data in memory (indexed, never collated one by one), map-style data sets, streams."""
+"""Data sources (tensors in memory, map-style data sets, streams), and the batches that a run draws from them."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -12,50 +11,46 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from stimulus_moo.data.batches import leading_size, pick, tensors
+from stimulus_moo.data.partition import Partition
 from stimulus_moo.errors import InvalidBatch
 
 Collate = Callable[[list[Any]], Any]
 
 
-class Source(ABC):
-    """A data set from which batches are drawn: by index where it is finite, in order where it is a stream."""
+class Source:
+    """A data set from which batches are drawn: by index if it is finite, in order if it is a stream."""
 
     #: whether the data set has a length
     finite = True
-    #: samples read so far; a finite data set has no position
+    #: number of samples read from a stream
     consumed = 0
 
-    @abstractmethod
     def __len__(self) -> int:
-        """Return the number of samples."""
+        raise TypeError("a stream has no length")
 
-    @abstractmethod
     def take(self, indices: Tensor) -> Any:
-        """Return the batch of the samples at these indices."""
+        """Return the samples at these indices as a batch."""
+        raise TypeError("a stream cannot be indexed")
 
     def shuffled(self, generator: torch.Generator) -> Tensor:
-        """Return the indices of all samples in random order."""
-        return torch.randperm(len(self), generator=generator)
+        """Return the indices of all samples in random order; none for a stream, which has its own order."""
+        return torch.randperm(len(self), generator=generator) if self.finite else torch.empty(0, dtype=torch.long)
 
     def draw(self, order: Tensor, start: int, count: int, part: slice) -> Any:
-        """Return the samples ``part`` of the ``count`` samples that follow ``start`` in ``order``; None if empty."""
+        """Return ``part`` of the ``count`` samples that follow ``start`` in ``order``; None if that is empty."""
         return None if part.start == part.stop else self.take(order[start : start + count][part])
 
     def span(self, start: int, stop: int) -> Any:
-        """Return the batch of the samples from ``start`` to ``stop``."""
+        """Return the samples from ``start`` to ``stop`` as a batch."""
         return self.take(torch.arange(start, stop))
 
     def spans(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Any]:
-        """Yield the samples from ``start`` to ``stop`` in order, in batches of ``size``; the last may be smaller.
-
-        Without ``start`` and ``stop`` these are all samples.
-        """
+        """Yield the samples from ``start`` to ``stop``, by default all, in batches of at most ``size``."""
         stop = len(self) if stop is None else stop
-        for first in range(start, stop, size):
-            yield self.span(first, min(first + size, stop))
+        return (self.span(first, min(first + size, stop)) for first in range(start, stop, size))
 
     def follow(self, plan: Iterable[Tensor]) -> Iterator[Any]:
-        """Yield the batches of a plan of indices."""
+        """Yield one batch for each tensor of indices."""
         return map(self.take, plan)
 
 
@@ -63,12 +58,11 @@ class Columns(Source):
     """Tensors in memory, one row per sample: a tensor, or a tuple, dict or dataclass of tensors of equal length."""
 
     def __init__(self, columns: Any) -> None:
-        self.columns = columns
-        self.size = leading_size(columns)
+        self.columns, self.size = columns, leading_size(columns)
         for column in tensors(columns):
             if column.dim() == 0 or column.shape[0] != self.size:
                 raise InvalidBatch(
-                    f"all tensors of a data set must have the same length: the first has {self.size} samples, "
+                    f"all tensors of a data set must have the same length, found: the first has {self.size} samples, "
                     f"another has shape {list(column.shape)}"
                 )
 
@@ -76,31 +70,27 @@ class Columns(Source):
         return self.size
 
     def take(self, indices: Tensor) -> Any:
-        """Index every column at once."""
+        """Index every column."""
         return pick(self.columns, indices, self.size)
 
     def span(self, start: int, stop: int) -> Any:
-        """Return views, without a copy."""
+        """Slice every column; the result is a view."""
         return pick(self.columns, slice(start, stop), self.size)
 
 
 class Samples(Source):
-    """A map-style data set: samples fetched one by one (or by ``__getitems__``) and collated.
+    """A map-style data set: samples are fetched one by one (or by ``__getitems__``) and collated.
 
-    With ``workers``, that many processes fetch the next batches while a step is computed, into page-locked memory where
-    ``pin`` says so. The batches are the same, in the same order.
+    ``workers`` processes prefetch the same batches in the same order, into page-locked memory if ``pin`` is True.
     """
 
     def __init__(self, dataset: Any, collate: Collate, workers: int = 0, pin: bool = False) -> None:
-        self.dataset = dataset
-        self.collate = collate
-        self.workers = workers
-        self.pin = pin
-        # by batch size and part: their workers live on from anchor to anchor
+        self.dataset, self.collate, self.workers, self.pin = dataset, collate, workers, pin
+        # by size, start and stop; their workers persist from one anchor to the next
         self._passes: dict[tuple[int, int, int], DataLoader[Any]] = {}
 
     def spans(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Any]:
-        """Yield samples in order, fetched ahead."""
+        """Yield the samples in order, prefetched if there are workers."""
         if not self.workers:
             return super().spans(size, start, stop)
         stop = len(self) if stop is None else stop
@@ -111,7 +101,7 @@ class Samples(Source):
         return iter(self._passes[key])
 
     def follow(self, plan: Iterable[Tensor]) -> Iterator[Any]:
-        """Yield the batches of a plan, fetched ahead."""
+        """Yield the batches, prefetched if there are workers."""
         if not self.workers:
             return super().follow(plan)
         return iter(self._loader((indices.tolist() for indices in plan), persistent=False))
@@ -124,14 +114,14 @@ class Samples(Source):
             collate_fn=self.collate,
             pin_memory=self.pin,
             persistent_workers=persistent,
-            generator=torch.Generator().manual_seed(0),  # the global random state is not a loader's to draw from
+            generator=torch.Generator().manual_seed(0),  # leaves the global random state alone
         )
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def take(self, indices: Tensor) -> Any:
-        """Fetch and collate."""
+        """Fetch and collate the samples."""
         wanted = indices.tolist()
         if hasattr(self.dataset, "__getitems__"):
             return self.collate(self.dataset.__getitems__(wanted))
@@ -139,49 +129,35 @@ class Samples(Source):
 
 
 class Selected(Source):
-    """A subset of another source, so that ``random_split`` of tensors in memory stays an index."""
+    """A subset of another source, so that a ``random_split`` of tensors in memory is still indexed directly."""
 
     def __init__(self, source: Source, indices: Any) -> None:
-        self.source = source
-        self.indices = torch.as_tensor(indices, dtype=torch.long)
+        self.source, self.indices = source, torch.as_tensor(indices, dtype=torch.long)
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def take(self, indices: Tensor) -> Any:
-        """Translate the indices and ask the source below."""
+        """Take the samples from the other source."""
         return self.source.take(self.indices[indices])
 
 
 class Stream(Source):
-    """An endless (or very long) iterable of single samples, read once from front to back.
+    """An endless or very long iterable of single samples, read in order.
 
-    Its position is the number of samples consumed. When an earlier position is asked for (a resumed run, or a failed
-    step), a re-iterable stream is restarted and skipped ahead; a one-shot iterator continues where it stands.
+    Its position is ``consumed``. After that is set back (by a resumed run or a failed step), a re-iterable stream is
+    restarted and skipped ahead; a one-shot iterator continues from its current position.
     """
 
     finite = False
 
     def __init__(self, samples: Iterable[Any], collate: Collate) -> None:
-        self.samples = samples
-        self.collate = collate
-        self.consumed = 0
+        self.samples, self.collate = samples, collate
         self._position = 0
         self._iterator: Iterator[Any] | None = None
 
-    def __len__(self) -> int:
-        raise TypeError("a stream has no length")
-
-    def take(self, indices: Tensor) -> Any:
-        """Streams cannot be indexed."""
-        raise TypeError("a stream cannot be indexed")
-
-    def shuffled(self, generator: torch.Generator) -> Tensor:
-        """Return no order: a stream is read as it comes."""
-        return torch.empty(0, dtype=torch.long)
-
     def draw(self, order: Tensor, start: int, count: int, part: slice) -> Any:
-        """Read the next ``count`` samples, as every process does, and return ``part`` of them; None if empty."""
+        """Read the next ``count`` samples, in every process, and return ``part`` of them; None if that is empty."""
         batch = self.read(count)
         if part.start == part.stop:
             return None
@@ -193,19 +169,7 @@ class Stream(Source):
         Raises:
             InvalidBatch: the stream has ended.
         """
-        iterator, self._iterator = self._seek(), None  # the position of a stream that raises is unknown
-        batch = list(islice(iterator, count))
-        self._iterator = iterator
-        self._position += len(batch)
-        if len(batch) < count:
-            raise InvalidBatch(
-                f"the stream ended after {self._position} samples; pass an endless one, or a data set with a length"
-            )
-        self.consumed += count
-        return self.collate(batch)
-
-    def _seek(self) -> Iterator[Any]:
-        iterator = self._iterator
+        iterator, self._iterator = self._iterator, None  # the position of an iterator that raises is unknown
         if isinstance(self.samples, Iterator):
             iterator = self.samples
         else:
@@ -213,23 +177,66 @@ class Stream(Source):
                 iterator, self._position = iter(self.samples), 0
             for _ in islice(iterator, self.consumed - self._position):
                 pass
-        self._position = self.consumed
-        return iterator
+        batch = list(islice(iterator, count))
+        self._iterator, self._position = iterator, self.consumed + len(batch)
+        if len(batch) < count:
+            raise InvalidBatch(
+                f"the stream ended after {self._position} samples; pass an endless stream, or a data set with a length"
+            )
+        self.consumed += count
+        return self.collate(batch)
+
+
+class BatchPlan:
+    """The batches of a training run, as a function of the seed and the step, so that a resumed run sees the same ones.
+
+    Every process takes its part of the same batch. A stream is read completely by each process.
+    """
+
+    def __init__(self, source: Source, size: int, seed: int, partition: Partition) -> None:
+        self.source, self.size, self.seed = source, size, seed
+        self.part = partition.part(size)  # this process's samples of every batch
+        self._next = -1  # the step of the iterator's next batch; -1 if unknown
+        self._iterator: Iterator[Any] = iter(())
+
+    def at(self, step: int) -> Any:
+        """Return this process's part of the batch of a step; None if it is empty."""
+        if not self.source.finite:
+            return self.source.draw(self.source.shuffled(torch.Generator()), 0, self.size, self.part)
+        if self.part.start == self.part.stop:
+            return None
+        if step != self._next:
+            self._iterator = self.source.follow(self._indices(step))
+        self._next = -1  # in case the iterator raises
+        batch = next(self._iterator)
+        self._next = step + 1
+        return batch
+
+    def _indices(self, step: int) -> Iterator[Tensor]:
+        """Yield the indices of the batches from a step on, without end."""
+        size = len(self.source)
+        epoch, slot = divmod(step, size // self.size)
+        while True:
+            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % (1 << 64))
+            order = torch.randperm(size, generator=generator)
+            for indices in order[slot * self.size : size // self.size * self.size].split(self.size):
+                yield indices[self.part]
+            epoch, slot = epoch + 1, 0
 
 
 def as_source(dataset: Any, collate: Collate | None = None, *, workers: int = 0, pin: bool = False) -> Source:
-    """Return the right kind of source for what a user calls a data set.
+    """Return the source for a data set.
 
-    A tensor, or a tuple, dict or dataclass of tensors, and ``TensorDataset`` are columns in memory. Anything else with
-    a length and indexing (a list of samples too) is a map-style data set, and an iterable without a length is a stream.
+    A tensor, a tuple, dict or dataclass of tensors, and ``TensorDataset`` are columns in memory. Anything else with a
+    length and indexing, such as a list of samples, is a map-style data set. An iterable without a length is a stream.
 
     Args:
-        dataset: what the user gave.
+        dataset: the data set.
         collate: from a list of samples to a batch.
-        workers, pin: how a map-style data set is fetched; data in memory and streams need no help.
+        workers, pin: as for ``Samples``; the other sources ignore them.
 
     Raises:
-        InvalidBatch: it is none of these, or it is empty.
+        InvalidBatch: the data set is none of these, or it is empty.
     """
     if isinstance(dataset, Source):
         return dataset
@@ -242,17 +249,17 @@ def as_source(dataset: Any, collate: Collate | None = None, *, workers: int = 0,
             f"{type(dataset).__name__}{'; pass its .dataset' if isinstance(dataset, DataLoader) else ''}"
         )
     if len(source) == 0:
-        raise InvalidBatch("the data set is empty; at least one sample is needed")
+        raise InvalidBatch("the data set is empty; pass at least one sample")
     return source
 
 
 def _finite(dataset: Any, collate: Collate | None, workers: int, pin: bool) -> Source | None:
-    # Subclasses of TensorDataset and Subset may change the samples in __getitem__, so they are fetched by it.
+    # Subclasses of TensorDataset and Subset may change the samples in __getitem__, so these are fetched by it.
     if type(dataset) is TensorDataset and collate is None:
         return Columns(dataset.tensors)
     if type(dataset) is Subset:
         inner = _finite(dataset.dataset, collate, workers, pin)
-        if not (workers and isinstance(inner, Samples)):  # which fetches a subset ahead as well as the whole
+        if not (workers and isinstance(inner, Samples)):  # workers prefetch a subset as any data set
             return Selected(inner, dataset.indices) if inner is not None else None
     if isinstance(dataset, Tensor | tuple | Mapping):
         return Columns(dataset)

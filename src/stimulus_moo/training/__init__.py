@@ -1,1 +1,1 @@
-"""Parts of the training loop behind `fit`: run, history, checkpoints, progress, callbacks."""
+"""Parts of the training loop of ``fit``: run, history, checkpoints, progress, TensorBoard."""

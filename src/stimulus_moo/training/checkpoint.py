@@ -1,4 +1,4 @@
-"""Checkpoints of ``fit``: plain ``torch.save`` files, written atomically, with a checksum file beside each."""
+"""Checkpoints of ``fit``: plain ``torch.save`` files, written atomically, each with a checksum file beside it."""
 
 from __future__ import annotations
 
@@ -24,64 +24,59 @@ _NAME = re.compile(r"checkpoint-(\d{9,})\.pt")
 
 
 class Checkpoints:
-    """The checkpoint folder of a run; without a folder nothing is saved.
-
-    Args:
-        folder: where the checkpoints are; None keeps none.
-        every: save after every so many steps.
-        keep: how many of the last ones to keep.
-    """
+    """The checkpoint folder of a run, with arguments as for ``fit``; without a folder nothing is saved."""
 
     def __init__(self, folder: str | Path | None, *, every: int, keep: int) -> None:
         self.folder = None if folder is None else Path(folder)
         self.every = positive_integer("checkpoint_every", every)
         self.keep = positive_integer("checkpoint_keep", keep)
-        self.saved = 0  # the step of the last one
+        self.saved = 0  # the step of the last checkpoint
 
     def open(self, resume: bool) -> dict[str, Any] | None:
-        """Create the folder, and return the newest intact checkpoint in it; None where there is none.
+        """Create the folder, and return the newest intact checkpoint in it, or None.
 
         Raises:
-            InvalidOption: there is one, and ``resume`` is False.
+            InvalidOption: there is a checkpoint, and ``resume`` is False.
         """
         if self.folder is None:
             return None
         self.folder.mkdir(parents=True, exist_ok=True)
         state = load(self.folder)
-        if state is not None and not resume:
+        if state is None:
+            return None
+        if not resume:
             raise InvalidOption(
-                f"checkpoint folder {str(self.folder)!r} has a checkpoint already; pass resume=True to continue it, or "
-                "name another folder"
+                f"checkpoint must be a folder without checkpoints, found one in {str(self.folder)!r}; pass resume=True "
+                "to continue it, or another folder"
             )
-        if state is not None:
-            sweep(self.folder)
+        sweep(self.folder)
         return state
 
     def save(self, run: Run) -> None:
-        """Save a run, unless its current step is saved already."""
+        """Save a run, unless its current step is already saved."""
         if self.folder is not None and self.saved != run.step:
-            state = run.state_dict()  # made by all processes together
+            state = run.state_dict()  # collective: called by all processes
             if run.group.rank == 0:
                 save(self.folder, state, self.keep)
             self.saved = run.step
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, the newest first."""
+    """Return the checkpoints of a folder, newest first."""
     found = [(int(match[1]), path) for path in folder.glob("checkpoint-*.pt") if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(found, reverse=True)]
 
 
 def checksum_file(path: Path) -> Path:
-    """Return the name of the checksum file beside a checkpoint."""
+    """Return the path of a checkpoint's checksum file."""
     return path.with_name(path.name + ".sha256")
 
 
 def save(folder: Path, state: dict[str, Any], keep: int) -> None:
-    """Write a checkpoint and its checksum, and remove those beyond the last ``keep``.
+    """Write a checkpoint and its checksum, and remove all but the last ``keep``.
 
     Raises:
-        NotWritten: the folder is full, read-only or gone; the older checkpoints are intact.
+        NotWritten: the disk is full, or the folder is read-only or gone; the older checkpoints are intact.
     """
     path = folder / f"checkpoint-{state['step']:09d}.pt"
 
@@ -90,7 +85,7 @@ def save(folder: Path, state: dict[str, Any], keep: int) -> None:
         torch.save({"kind": KIND, "version": VERSION, **state}, archive)  # type: ignore[arg-type]
         if archive.error is not None:
             raise archive.error
-        line = f"{archive.sha256.hexdigest()}  {path.name}\n".encode()  # as sha256sum writes it
+        line = f"{archive.sha256.hexdigest()}  {path.name}\n".encode()  # the format of sha256sum
         write_whole(checksum_file(path), lambda file: file.write(line))
 
     write_whole(path, write)
@@ -100,14 +95,10 @@ def save(folder: Path, state: dict[str, Any], keep: int) -> None:
 
 
 class _Hashing:
-    """A file that is hashed as it is written, and whose first failure is kept.
-
-    torch would report a full disk as an unexpected position in the file.
-    """
+    """Hashes a file as it is written, and keeps the first error, which torch would replace by a misleading one."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.sha256 = hashlib.sha256()
+        self._file, self.sha256 = file, hashlib.sha256()
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
@@ -120,11 +111,11 @@ class _Hashing:
         return memoryview(data).nbytes
 
     def flush(self) -> None:
-        """Leave flushing to whoever opened the file."""
+        """Do nothing; ``write_whole`` flushes the file."""
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files of a killed process, and checksums whose checkpoint was never written."""
+    """Remove temporary files of a killed process, and checksum files without a checkpoint."""
     for path in folder.glob(".checkpoint-*.pt.*"):
         path.unlink(missing_ok=True)
     for path in folder.glob("checkpoint-*.pt.sha256"):
@@ -133,12 +124,10 @@ def sweep(folder: Path) -> None:
 
 
 def load(folder: Path) -> dict[str, Any] | None:
-    """Return the newest intact checkpoint, or None where there is none yet.
-
-    A damaged or foreign one is skipped for the one before it, with a warning.
+    """Return the newest intact checkpoint, or None if the folder has none; damaged ones are skipped with a warning.
 
     Raises:
-        StateMismatch: there are checkpoints, and none of them can be used.
+        StateMismatch: there are checkpoints, but none of them can be used.
     """
     problems = []
     for path in files(folder):
@@ -148,7 +137,7 @@ def load(folder: Path) -> dict[str, Any] | None:
             problems.append(str(error))
             continue
         for problem in problems:
-            warnings.warn(f"{problem}; continuing from {path.name}, the one before it", StimulusWarning, stacklevel=4)
+            warnings.warn(f"{problem}; continuing from {path.name}", StimulusWarning, stacklevel=4)
         return state
     if problems:
         raise StateMismatch(f"{'; '.join(problems)}; remove {'it' if len(problems) == 1 else 'them'} to start again")
@@ -159,7 +148,7 @@ def read(path: Path) -> dict[str, Any]:
     """Return the state in a checkpoint.
 
     Raises:
-        StateMismatch: the file is damaged, foreign or of another version.
+        StateMismatch: the file is damaged, is not a checkpoint or has another version.
     """
     try:
         _check_archive(path)
@@ -167,7 +156,8 @@ def read(path: Path) -> dict[str, Any]:
     except StateMismatch:
         raise
     except Exception as error:
-        raise StateMismatch(f"{path} cannot be read as a checkpoint ({_first_line(error)})") from error
+        reason = (str(error).strip() or "no message").splitlines()[0]
+        raise StateMismatch(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason})") from error
     if not isinstance(state, dict) or state.get("kind") != KIND or not isinstance(state.get("step"), int):
         raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo")
     if state["version"] != VERSION:
@@ -176,7 +166,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _check_archive(path: Path) -> None:
-    """Compare with the checksum, or without one check the archive's own, and refuse archives torch does not write."""
+    """Check a file against its checksum file, or else the archive's own checksums, before torch reads it."""
     expected = checksum_file(path)
     if expected.exists():
         with path.open("rb") as file:
@@ -185,30 +175,34 @@ def _check_archive(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise ValueError("a compressed archive, which torch does not write")
+            raise ValueError("the archive is compressed, unlike those of torch")
         if sum(entry.file_size for entry in entries) > path.stat().st_size:
-            raise ValueError("an archive that claims to be larger than its file")
+            raise ValueError("the archive claims to be larger than its file")
         if not expected.exists() and archive.testzip() is not None:
             raise StateMismatch(f"{path} is damaged (a checksum inside differs)")
 
 
-def random_state() -> dict[str, Any]:
-    """Return the global random state of the CPU and of every accelerator."""
+def random_states(group: Any) -> dict[str, Any]:
+    """Return the global random states of all processes: that of the first, and in ``others`` the rest."""
     state: dict[str, Any] = {"cpu": torch.get_rng_state()}
     if torch.accelerator.is_available():
         module = torch.get_device_module()
         state["accelerator"] = [module.get_rng_state(i) for i in range(torch.accelerator.device_count())]
-    return state
+    first, *others = group.gather(state)
+    return {**first, "others": others}
 
 
-def set_random_state(state: dict[str, Any]) -> None:
-    """Put a saved random state back; accelerators that are not there are passed over."""
-    torch.set_rng_state(state["cpu"])
+def set_random_state(state: dict[str, Any], rank: int) -> None:
+    """Restore the state of a process; one that did not exist when it was saved gets a new random stream."""
+    known: list[dict[str, Any]] = [state, *state.get("others", [])]
+    if rank >= len(known):
+        generator = torch.Generator()
+        generator.set_state(state["cpu"])
+        seed = int(torch.randint(1 << 62, (), generator=generator)) + rank
+        torch.set_rng_state(generator.manual_seed(seed).get_state())
+        return
+    torch.set_rng_state(known[rank]["cpu"])
     if torch.accelerator.is_available():
         module = torch.get_device_module()
-        for i, value in enumerate(state.get("accelerator", [])[: torch.accelerator.device_count()]):
-            module.set_rng_state(value, i)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+        for i, value in enumerate(known[rank].get("accelerator", [])[: torch.accelerator.device_count()]):
+            module.set_rng_state(value, i)  # devices that this machine does not have are ignored

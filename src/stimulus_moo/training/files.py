@@ -1,4 +1,4 @@
-"""Files that survive a crash: written whole or not at all."""
+"""Atomic file writes: a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import BinaryIO
 
 from stimulus_moo.errors import NotWritten
 
+_UMASK = os.umask(0)  # read once, since it cannot be read without setting it
+os.umask(_UMASK)
+
 
 def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let ``write`` fill a file beside ``path``, wait until it is on the disk, then put it in the place of the old one.
+    """Write a temporary file beside ``path``, flush it to the disk, and move it to ``path``.
 
-    Whatever happens, ``path`` holds either what it held before or all that was written; a reader never sees half of it.
+    ``path`` holds either its previous content or all of the new content, whatever happens.
 
     Args:
         path: the file to write; its folder must exist.
         write: called with the open binary file.
 
     Raises:
-        NotWritten: the disk is full, the folder is gone or may not be written to; ``path`` is as it was.
+        NotWritten: the disk is full, or the folder is gone or read-only; the previous file is intact.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -32,53 +35,32 @@ def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
     """
     path = Path(path)
     with not_written(path):
-        _write(path, write)
-    sync_folder(path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o666 & ~_UMASK)
+            os.replace(name, path)
+        except BaseException:
+            with suppress(OSError):  # the folder may be gone
+                Path(name).unlink(missing_ok=True)
+            raise
+    with suppress(OSError):  # some systems cannot open or flush a folder
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 @contextmanager
 def not_written(path: Path) -> Iterator[None]:
-    """Turn the system's error of a write into one that names the file it was for."""
+    """Convert an OSError to NotWritten, which names the file."""
     try:
         yield
     except NotWritten:
         raise
     except OSError as error:
         raise NotWritten(path, error) from error
-
-
-def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_UMASK)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):  # the folder may be gone
-            Path(name).unlink(missing_ok=True)
-        raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until what was renamed or removed in a folder is on the disk, where the system lets a folder be opened."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        with suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-_UMASK = _umask()  # once: it cannot be read without being set for a moment

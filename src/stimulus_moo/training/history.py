@@ -1,9 +1,10 @@
-"""What a training run leaves behind: its history, counters, stationarity and the picked iterate."""
+"""The outcome of ``fit``: its result, and the history with one record per step."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from stimulus_moo.errors import MissingDependency, StateMismatch
 
 
 class History:
-    """One record per step: step, samples, gradients, losses, weights, sq_norm, anchored, and lr as it was taken.
+    """One record per step: step, samples, gradients, losses, weights, sq_norm, anchored, and the lr that was used.
 
-    Where the model was evaluated after the step, the record also has ``stationarity`` and ``full_losses``, the losses
-    over the evaluation data; where the step was skipped (``on_nonfinite="skip"``) it has ``skipped`` and its losses,
-    weights and sq_norm are NaN. Iterating gives the records as dicts; ``frame()`` gives a pandas frame. Records are
-    kept as columns of numbers, 73 bytes a step for two objectives.
+    If the model was evaluated after the step, the record also has ``stationarity`` and ``full_losses``, the losses over
+    the evaluation data. The record of a skipped step (``on_nonfinite="skip"``) has ``skipped``, and its losses, weights
+    and sq_norm are NaN. Iterating gives the records as dicts; ``frame()`` gives a pandas frame. Records are stored as
+    columns of numbers, 73 bytes per step for two objectives.
 
     >>> history = History()
     >>> history.add(step=0, samples=8, gradients=8, losses=[0.5, 0.7], weights=[0.4, 0.6], sq_norm=0.1, anchored=False)
@@ -28,17 +29,15 @@ class History:
     ([0.5, 0.7], 1)
     """
 
-    _COUNTS = ("step", "samples", "gradients", "anchored")
-
     def __init__(self) -> None:
         self._size = 0
-        self._room = 64  # records there will be room for
+        self._room = 64  # initial capacity in records
         self._columns: dict[str, NDArray[Any]] = {}
         self._evaluations: dict[int, tuple[float, list[float]]] = {}  # by position
         self._skipped: set[int] = set()  # positions
 
     def reserve(self, records: int) -> None:
-        """Take the memory for so many records at once, so that a long run does not grow; at most for 2^17 of them."""
+        """Set the initial capacity, so that the memory of a long run does not grow; at most 2^17 records."""
         self._room = max(self._room, min(records, 1 << 17))
 
     def add(self, **record: Any) -> None:
@@ -63,7 +62,7 @@ class History:
         self._evaluations[self._size - 1] = stationarity, full_losses
 
     def skip(self) -> None:
-        """Mark the last record as that of a skipped step."""
+        """Mark the last step as skipped."""
         self._skipped.add(self._size - 1)
 
     def __len__(self) -> int:
@@ -73,14 +72,11 @@ class History:
         return map(self._record, range(self._size))
 
     def __getitem__(self, column: str) -> list[Any]:
-        """Return one column as a list; NaN where a record has no such entry."""
+        """Return a column as a list, with NaN for records without this entry."""
         if not isinstance(column, str):
-            raise TypeError(
-                f"a history is indexed by the name of a column, found {column!r}; list(history) has the records"
-            )
+            raise TypeError(f"a history is indexed by column name, found {column!r}; list(history) gives the records")
         if column in self._columns:
-            found: list[Any] = self._columns[column][: self._size].tolist()
-            return found
+            return list(self._columns[column][: self._size].tolist())
         return [row.get(column, math.nan) for row in self]
 
     def _record(self, i: int) -> dict[str, Any]:
@@ -93,7 +89,7 @@ class History:
         return record
 
     def frame(self) -> Any:
-        """Return a pandas frame: losses and weights as ``loss_0``, ``weight_0``, ...; NaN where nothing was evaluated.
+        """Return a pandas frame, with columns ``loss_0``, ``weight_0``, ...; NaN where nothing was evaluated.
 
         Raises:
             MissingDependency: pandas is not installed.
@@ -102,9 +98,10 @@ class History:
             import pandas
         except ImportError:
             raise MissingDependency("History.frame() needs pandas: pip install 'stimulus-moo[lab]'") from None
+        names = ("step", "samples", "gradients", "anchored", "sq_norm", "lr", "stationarity")
         flat = [
             {
-                **{key: row.get(key, math.nan) for key in (*self._COUNTS, "sq_norm", "lr", "stationarity")},
+                **{name: row.get(name, math.nan) for name in names},
                 **{f"loss_{s}": value for s, value in enumerate(row["losses"])},
                 **{f"weight_{s}": value for s, value in enumerate(row["weights"])},
                 **{f"full_loss_{s}": value for s, value in enumerate(row.get("full_losses", ()))},
@@ -114,7 +111,7 @@ class History:
         return pandas.DataFrame(flat)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the columns as tensors; they share the history's memory, so save or copy them before the next step."""
+        """Return the columns as tensors that share the history's memory: save or copy them before the next step."""
         evaluations = [[stationarity, *losses] for stationarity, losses in self._evaluations.values()]
         return {
             "columns": {key: torch.from_numpy(column[: self._size]) for key, column in self._columns.items()},
@@ -124,13 +121,12 @@ class History:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over saved columns.
+        """Load saved columns.
 
         Raises:
-            StateMismatch: they are not all there, or not of one length; nothing has changed then.
+            StateMismatch: an entry is missing, or the lengths differ; nothing has changed then.
         """
-        names = ("columns", "evaluated_at", "evaluations", "skipped_at")
-        parts: list[Any] = [state.get(name) for name in names]
+        parts: list[Any] = [state.get(name) for name in ("columns", "evaluated_at", "evaluations", "skipped_at")]
         columns, at, evaluations, skipped = parts
         if not (
             isinstance(columns, dict)
@@ -139,7 +135,7 @@ class History:
             and len(at) == len(evaluations)
         ):
             raise StateMismatch(
-                "the state of History must hold columns of one length, evaluated_at, evaluations and skipped_at, found "
+                "the state of History must have columns of one length, evaluated_at, evaluations and skipped_at, found "
                 f"{sorted(map(str, state))}"
             )
         loaded = History()
@@ -153,8 +149,48 @@ class History:
 
 
 def _column(value: Any, room: int) -> NDArray[Any]:
-    """Return a column for values of this kind: numbers, or lists of so many."""
+    """Return a column with the type of a value: a number, or a list of numbers."""
     kind = type(value) if isinstance(value, bool | int) else float
     column = np.empty((room, len(value)) if isinstance(value, list) else room, dtype=kind)
-    column.fill(0)  # the system gives the memory now, not page by page as the run goes on
+    column.fill(0)  # allocates the memory now, not page by page during the run
     return column
+
+
+@dataclass
+class Result:
+    """The outcome of ``fit``.
+
+    Attributes:
+        model: the trained model, at the last iterate.
+        method: the method's name.
+        history: one record per step.
+        steps, samples, gradients: counters over the whole run, including the parts before a resume.
+        losses: the S mean losses over the evaluation data at the end; empty if nothing was evaluated.
+        stationarity: the Pareto stationarity there, or NaN.
+        stopped: why the run ended: ``"steps"``, ``"gradients"``, ``"tolerance"`` or ``"callback"``.
+        skipped: number of steps skipped because of NaN or infinity (``on_nonfinite="skip"``).
+        picked, picked_at: the random-clock iterate by parameter name, and its iteration t, if ``mu`` was given.
+        alone: number of steps that used the gradient of their own batch, because the guard rejected the recursion.
+        shortened: number of times the guard lowered the step size because steps reversed the gradient.
+        taken_back: number of steps the guard undid, each of which lowers the step size too.
+    """
+
+    model: torch.nn.Module
+    method: str
+    history: History
+    steps: int
+    samples: int
+    gradients: int
+    losses: list[float]
+    stationarity: float
+    stopped: str
+    skipped: int = 0
+    picked: dict[str, Tensor] = field(default_factory=dict)
+    picked_at: int | None = None
+    alone: int = 0
+    shortened: int = 0
+    taken_back: int = 0
+
+    def frame(self) -> Any:
+        """Return the history as a pandas frame."""
+        return self.history.frame()

@@ -1,50 +1,72 @@
-"""The progress bar of ``fit``: rich where it is installed and someone is watching, silent otherwise."""
+"""How ``fit`` reports its progress: the record that callbacks receive, and the progress bar."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch.optim import Optimizer
+
 from stimulus_moo.errors import MissingDependency
+from stimulus_moo.multigradient import MultiGradient
 
 
-class ProgressBar:
-    """A context manager that shows the step, losses and stationarity; ``show`` None means: if stderr is a terminal."""
+@dataclass(frozen=True)
+class Progress:
+    """Passed to every callback after every step.
 
-    def __init__(self, title: str, total: int | None, show: bool | None = None) -> None:
-        self._bar: Any = None
-        self._title = title
-        self._total = total
-        if show is False or (show is None and not sys.stderr.isatty()):
-            return
-        try:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-        except ImportError:
-            if show:
-                raise MissingDependency("progress=True needs rich: pip install 'stimulus-moo[lab]'") from None
-            return
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
+    Attributes:
+        step: the number of steps done.
+        record: the step's record of the history: step, samples, gradients, losses, weights, sq_norm, anchored, lr, and
+            stationarity if it was evaluated.
+        model, multigradient, optimizer: the live objects.
+    """
 
-    def __enter__(self) -> ProgressBar:
-        if self._bar is not None:
-            self._bar.start()
-            self._task = self._bar.add_task(self._title, total=self._total, note="")
-        return self
+    step: int
+    record: dict[str, Any]
+    model: torch.nn.Module
+    multigradient: MultiGradient
+    optimizer: Optimizer
 
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
-    def show(self, step: int, losses: list[float], gradients: int) -> None:
-        """Move the bar to a step."""
-        if self._bar is not None:
-            values = " ".join(f"{loss:.4g}" for loss in losses[:4]) + (" ..." if len(losses) > 4 else "")
-            self._bar.update(self._task, completed=step, note=f"losses {values} | {gradients} gradients")
+#: Called after every step; returning True ends the run.
+Callback = Callable[[Progress], bool | None]
+
+
+@contextmanager
+def progress_bar(title: str, total: int | None, show: bool | None) -> Iterator[Callable[[Progress], None]]:
+    """Show a bar with the step and the losses, if ``show`` is True or, by default, if stderr is a terminal.
+
+    Yields:
+        A function that moves the bar to a step.
+    """
+    bar = _make_bar() if show or (show is None and sys.stderr.isatty()) else None
+    if bar is None:
+        if show:
+            raise MissingDependency("progress=True needs rich: pip install 'stimulus-moo[lab]'")
+        yield lambda progress: None
+        return
+    task = bar.add_task(title, total=total, note="")
+
+    def move(progress: Progress) -> None:
+        losses, gradients = progress.record["losses"], progress.record["gradients"]
+        values = " ".join(f"{loss:.4g}" for loss in losses[:4]) + (" ..." if len(losses) > 4 else "")
+        bar.update(task, completed=progress.step, note=f"losses {values} | {gradients} gradients")
+
+    with bar:
+        yield move
+
+
+def _make_bar() -> Any:
+    """Return a rich progress bar, or None if rich is not installed."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:
+        return None
+    names, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+    return Progress(names, BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn(), console=Console(stderr=True))

@@ -1,4 +1,4 @@
-"""The random-clock output of the strongly convex theorems: one iterate picked online, with the memory of one."""
+"""The random-clock output of the strongly convex theorems: one iterate picked online, in the memory of one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stimulus_moo.state import Stateful
 class RandomClock(Stateful):
     """Picks x_t with probability proportional to w_t = (1 - 3 mu eta / 4)^(1-t) among the iterates seen.
 
-    A weighted reservoir of one: with r = 1 - 3 mu eta / 4 the sum of the weights relative to the newest is
-    W_t = r W_{t-1} + 1, and the newest iterate replaces the picked one with probability 1 / W_t, so nothing overflows.
+    A weighted reservoir of size one: with r = 1 - 3 mu eta / 4, the sum of the weights relative to the newest is
+    W_t = r W_{t-1} + 1, which cannot overflow. The newest iterate replaces the picked one with probability 1 / W_t.
 
     Args:
-        parameters: the parameters to follow.
+        parameters: the model's parameters.
         mu: strong convexity, > 0.
         lr: eta, > 0, with 3 mu eta / 4 < 1.
-        seed: of the draw.
+        seed: seed of the draw.
 
     >>> import torch
     >>> x = torch.nn.Parameter(torch.zeros(1))
@@ -38,21 +38,20 @@ class RandomClock(Stateful):
     state_names = ("generator", "total", "seen", "picked_at", "picked")
 
     def __init__(self, parameters: Iterable[Tensor], *, mu: float, lr: float, seed: int = 0) -> None:
-        several = isinstance(parameters, Iterable) and not isinstance(parameters, Tensor)
-        self.parameters = list(parameters) if several else []
+        iterable = isinstance(parameters, Iterable) and not isinstance(parameters, Tensor)
+        self.parameters = list(parameters) if iterable else []
         if not self.parameters or not all(isinstance(parameter, Tensor) for parameter in self.parameters):
             raise InvalidOption(f"parameters must be an iterable of at least one tensor, found {parameters!r}")
         self.ratio = 1.0 - 0.75 * real("mu", mu, low=0.0, open_low=True) * real("lr", lr, low=0.0, open_low=True)
         if self.ratio <= 0.0:
-            raise InvalidOption(f"3 mu lr / 4 must be below 1, found mu={mu!r} and lr={lr!r}")
+            raise InvalidOption(f"3 mu lr / 4 must be below 1, found mu={mu!r} and lr={lr!r}; lower lr")
         self.generator = torch.Generator().manual_seed(seed_number(seed))
         self.total = 0.0  # W_t
-        self.seen = 0
-        self.picked_at = -1
+        self.seen, self.picked_at = 0, -1
         self.picked: list[Tensor] = []
 
     def update(self) -> None:
-        """Let the current iterate take its chance."""
+        """Replace the picked iterate by the current one, with probability 1 / W_t."""
         self.total = self.ratio * self.total + 1.0
         if torch.rand((), generator=self.generator, dtype=torch.float64).item() * self.total < 1.0:
             self.picked = [parameter.detach().clone() for parameter in self.parameters]
@@ -60,15 +59,15 @@ class RandomClock(Stateful):
         self.seen += 1
 
     def check_state(self, state: Any, path: str = "") -> None:
-        """Raise StateMismatch if ``state`` does not fit, also where the picked iterate has other shapes."""
+        """Raise StateMismatch if ``state`` does not fit, including the shapes of the picked iterate."""
         super().check_state(state, path)
         needed = [list(parameter.shape) for parameter in self.parameters] if state["seen"] else []
         shapes = [list(value.shape) if isinstance(value, Tensor) else value for value in state["picked"]]
         if shapes != needed:
-            raise StateMismatch(f"{path or self.kind}.picked has shapes {shapes}, the parameters have {needed}")
+            raise StateMismatch(f"{path or self.kind}.picked must have the shapes {needed}, found {shapes}")
 
     def apply(self) -> None:
-        """Write the picked iterate into the parameters."""
+        """Copy the picked iterate into the parameters."""
         with torch.no_grad():
             for parameter, value in zip(self.parameters, self.picked, strict=bool(self.picked)):
                 parameter.copy_(value)

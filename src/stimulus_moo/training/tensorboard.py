@@ -1,4 +1,4 @@
-"""A callback for ``fit`` that writes its history where TensorBoard reads it."""
+"""A callback for ``fit`` that writes its history for TensorBoard."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from stimulus_moo.errors import MissingDependency
 from stimulus_moo.options import positive_integer
 
 if TYPE_CHECKING:
-    from stimulus_moo.training.callbacks import Progress
+    from stimulus_moo.training.progress import Progress
 
 
 class TensorBoardLogger:
-    """Writes losses, weights, ||d_t||^2, counters and stationarity as scalars, by step.
+    """Writes losses, weights, ||d_t||^2, counters and stationarity as scalars by step, in the first process only.
 
-    Where several processes make the steps only the first one writes. A resumed run goes on in the same folder: what an
-    interrupted one had written beyond its last checkpoint is hidden by TensorBoard.
+    A resumed run continues in the same folder. TensorBoard hides what an interrupted run wrote after its last
+    checkpoint.
 
     Args:
-        folder: where the event files go.
-        every: write after every so many steps.
+        folder: the folder for the event files.
+        every: number of steps between two writes.
 
     Raises:
         MissingDependency: tensorboard is not installed.
@@ -37,18 +37,17 @@ class TensorBoardLogger:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingDependency("TensorBoardLogger needs tensorboard: pip install tensorboard") from None
-        self._make = SummaryWriter
-        self._folder = folder
+        self._make, self._folder = SummaryWriter, str(folder)
         self._every = positive_integer("every", every)
         self._writer: Any = None
         self._first = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
     def __call__(self, told: Progress) -> None:
-        """Write a step."""
+        """Write the record of a step."""
         if not self._first or (told.step % self._every and "stationarity" not in told.record):
             return
         if self._writer is None:
-            self._writer = self._make(str(self._folder), purge_step=told.record["step"])
+            self._writer = self._make(self._folder, purge_step=told.record["step"])
         for name, value in _scalars(told.record).items():
             self._writer.add_scalar(name, value, told.record["step"])
         self._writer.flush()
@@ -61,7 +60,7 @@ class TensorBoardLogger:
 
 
 def _scalars(record: dict[str, Any]) -> dict[str, float]:
-    """Return a record of the history as scalars by tag.
+    """Return a record of the history as a dict from tag to scalar.
 
     >>> _scalars({"step": 0, "samples": 8, "gradients": 8, "losses": [0.5], "weights": [1.0], "sq_norm": 0.25})
     {'loss/0': 0.5, 'weight/0': 1.0, 'sq_norm': 0.25, 'samples': 8, 'gradients': 8}
