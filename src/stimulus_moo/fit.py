@@ -1,7 +1,5 @@
 """Entry point without a loop of one's own: a method by name, data handling, evaluation, stopping, checkpoints."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The table of methods: each row is an estimator, a weighting and an optimizer step."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Measures of progress: Pareto stationarity, losses over a data set, the error of the estimator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks of arguments: each returns the value in its proper type, or raises InvalidOption."""
 
-from __future__ import annotations
-
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping

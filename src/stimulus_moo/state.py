@@ -1,7 +1,5 @@
 """Objects with a state of plain values, which ``torch.load(weights_only=True)`` can read."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Batches: nested tensors, their size, and how they are split; the first part of every evaluation."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping

@@ -1,7 +1,5 @@
 """The part of a batch, a draw or a pass that one of several processes handles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

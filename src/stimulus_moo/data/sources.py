@@ -1,7 +1,5 @@
 """Data sources (tensors in memory, map-style data sets, streams), and the batches that a run draws from them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any

@@ -1,7 +1,5 @@
 """Atomic file writes: a file is written completely or not at all."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterator

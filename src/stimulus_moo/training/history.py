@@ -1,7 +1,5 @@
 """The outcome of ``fit``: its result, and the history with one record per step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field

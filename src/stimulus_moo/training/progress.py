@@ -1,7 +1,5 @@
 """How ``fit`` reports its progress: the record that callbacks receive, and the progress bar."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The random-clock output of the strongly convex theorems: one iterate picked online, in the memory of one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
