@@ -40,7 +40,6 @@ class Accumulator:
         self.finished = self.rows.objectives
 
     def take_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
-        """Add one objective's gradients, one per parameter or None."""
         self._check(objective, [gradient for gradient in gradients if gradient is not None])
         if self.side is not None:
             self.side.add_row(objective, gradients)
@@ -48,7 +47,6 @@ class Accumulator:
         self.finished = objective + 1
 
     def take_one(self, objective: int, i: int, gradient: Tensor) -> None:
-        """Add one objective's gradient for parameter i."""
         self._check(objective, [gradient])
         if self.side is not None:
             self.side.add_one(objective, i, gradient)

@@ -177,7 +177,6 @@ def can_stream(model: torch.nn.Module, parameters: Sequence[Tensor]) -> bool:
 
 
 def dense(gradient: Tensor) -> Tensor:
-    """Return a gradient as a dense tensor."""
     return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 

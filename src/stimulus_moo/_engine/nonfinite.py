@@ -54,7 +54,6 @@ class SkipPolicy:
 
 
 def non_finite_loss(losses: Tensor, step: int) -> NonFiniteError:
-    """Return the error for the first loss that is NaN or infinite."""
     s, value = next((s, value) for s, value in enumerate(losses.tolist()) if not math.isfinite(value))
     message = f"the loss of objective {s} is {value} at step {step}; nothing was changed. Check this batch, lower the "
     message += "learning rate, or guard the loss against overflow"
@@ -62,7 +61,6 @@ def non_finite_loss(losses: Tensor, step: int) -> NonFiniteError:
 
 
 def non_finite_gradient(objective: int, step: int) -> NonFiniteError:
-    """Return the error for a gradient that contains NaN or infinity."""
     message = (
         f"the gradient of objective {objective} contains NaN or infinity at step {step} although its loss is finite"
     )

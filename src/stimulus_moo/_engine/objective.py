@@ -105,7 +105,6 @@ class Objective:
         return first is not None and first.dim() > 0 and first.shape[0] == 0
 
     def size(self, batch: Any) -> int:
-        """Return the number of samples in a batch."""
         size = leading_size(batch) if self.batch_size is None else self.batch_size(batch)
         if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < 1:
             raise InvalidBatch(f"a batch must hold at least one sample, found size {size!r}")
@@ -182,7 +181,6 @@ class Objective:
 
 
 def reaches_nothing(objective: int) -> InvalidLosses:
-    """Return the error for a loss that has no gradient."""
     return InvalidLosses(
         f"the loss of objective {objective} depends on no trainable parameter; compute it from the model's output "
         "without .detach(), .item() or torch.no_grad()"

@@ -164,5 +164,4 @@ def length(vectors: Sequence[Tensor]) -> float:
 
 
 def distance(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
-    """Return ||x - y||."""
     return length(torch._foreach_sub([x.detach() for x in xs], list(ys)))

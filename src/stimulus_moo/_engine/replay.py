@@ -45,7 +45,6 @@ class Snapshot:
         )
 
     def restore(self) -> None:
-        """Restore the random state and the buffers."""
         torch.set_rng_state(self._cpu)
         for device, state in self._accelerators:
             _device_module(device).set_rng_state(state, device)

@@ -74,7 +74,6 @@ class Rows:
             self._rebuild([wanted | room for wanted, room in zip(layout, self.layout, strict=True)])
 
     def add_jacobian(self, jacobian: Jacobian, weight: float) -> None:
-        """Add ``weight`` times the gradients of all S losses."""
         if jacobian.stacked is not None:
             self.add_stacked(jacobian.stacked, weight)
         for objective, row in enumerate(jacobian.rows):
@@ -159,7 +158,6 @@ class Rows:
             self.add(objective, [row.get(i) for i in range(len(self.parameters))], weight)
 
     def scale(self, factor: float) -> None:
-        """Multiply every row by a number."""
         for block in self.blocks:
             block.matrix.mul_(factor)
 
@@ -264,7 +262,6 @@ class Rows:
         self._views, self._home = None, []
 
     def _cut(self, layout: Sequence[int]) -> list[Block]:
-        """Return empty blocks with room for a layout."""
         groups: dict[tuple[int, torch.dtype, torch.device, bool], list[int]] = {}
         for i, mask in enumerate(layout):
             if mask:
@@ -303,7 +300,7 @@ def _gramian(matrix: Tensor) -> Tensor:
         whole = matrix.double()
         return whole @ whole.T
     if matrix.device.type == "cpu" and matrix.dtype is torch.float32 and columns >= _CHUNK:
-        product = _by_numpy(matrix) if rows >= 8 else _by_torch(matrix)
+        product = _by_numpy(matrix)
         if math.isfinite(product.diagonal().sum()):
             return product
     total = torch.zeros(rows, rows, dtype=torch.float64, device=matrix.device)
@@ -322,7 +319,6 @@ def _squares(matrix: Tensor) -> Tensor:
 
 
 def _by_numpy(matrix: Tensor) -> Tensor:
-    """Use numpy, which exploits that A A^T is symmetric."""
     entries = matrix.numpy()
     total = np.zeros((len(matrix), len(matrix)))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -332,18 +328,7 @@ def _by_numpy(matrix: Tensor) -> Tensor:
     return torch.from_numpy(total)
 
 
-def _by_torch(matrix: Tensor) -> Tensor:
-    """Multiply all chunks in one call, for few rows."""
-    rows, columns = matrix.shape
-    chunks = columns // _CHUNK
-    whole = matrix[:, : chunks * _CHUNK].view(rows, chunks, _CHUNK).transpose(0, 1)
-    product = torch.bmm(whole, whole.transpose(1, 2)).sum(0, dtype=torch.float64)
-    rest = matrix[:, chunks * _CHUNK :].double()
-    return product + rest @ rest.T
-
-
 def _combination(matrix: Tensor, weights: Tensor) -> Tensor:
-    """Return weights^T M, at least in float32."""
     if matrix.dtype in (torch.float32, torch.float64):
         return weights.to(matrix) @ matrix
     return torch.cat([weights.to(matrix.device, torch.float32) @ part.float() for part in matrix.split(1 << 20, dim=1)])

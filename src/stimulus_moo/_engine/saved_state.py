@@ -22,7 +22,6 @@ _ENTRIES = {
 
 
 def save(mg: MultiGradient) -> dict[str, Any]:
-    """Return everything that decides the future, as copies."""
     return {
         "kind": "MultiGradient",
         "version": VERSION,
@@ -72,7 +71,6 @@ def _positive(value: Any) -> bool:
 
 
 def load(mg: MultiGradient, state: dict[str, Any]) -> None:
-    """Load a checked state."""
     mg.store.load(state["rows"], state["previous"], state["layout"])
     mg.t, mg.samples, mg.gradients = state["step"], state["samples"], state["gradients"]
     mg.policy.total, mg.policy.in_a_row = state["skipped"], state["skipped_in_a_row"]

@@ -19,11 +19,9 @@ class Storage:
         object.__setattr__(self, "plain", self.dtype is None and self.device is None)
 
     def dtype_for(self, parameter: Tensor) -> torch.dtype:
-        """Return the type of the rows of a parameter."""
         return torch.promote_types(parameter.dtype, torch.float32) if self.dtype is None else self.dtype
 
     def device_for(self, parameter: Tensor) -> torch.device:
-        """Return the device of the rows of a parameter."""
         return parameter.device if self.device is None else self.device
 
 

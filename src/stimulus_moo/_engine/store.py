@@ -47,7 +47,6 @@ class Store:
         return small or self.sharded
 
     def new_rows(self, objectives: int) -> Rows:
-        """Return empty rows with room for the layout."""
         if self.reducer is not None:
             rows = self.reducer.new_rows(self, objectives)
         else:
@@ -100,7 +99,6 @@ class Store:
         return len(graphs), self.masks(graphs)
 
     def clear(self) -> None:
-        """Forget everything."""
         self.rows = self.previous = self.swap = self.spare = None
         if self.reducer is not None:
             self.reducer.clear()
@@ -113,7 +111,6 @@ class Store:
         return [{names[i]: part.clone() for i, part in rows.row(s).items()} for s in range(rows.objectives)]
 
     def saved_point(self) -> dict[str, Tensor] | None:
-        """Return a copy of x_{t-1} by parameter name, or None."""
         if self.previous is None:
             return None
         return {name: x.clone() for name, x in zip(self.objective.names, self.previous, strict=True)}
@@ -140,7 +137,6 @@ class Store:
             self._check_tensors(point, f"{path}.previous", point=True)
 
     def load(self, rows: list[dict[str, Tensor]], point: dict[str, Tensor] | None, layout: dict[str, int]) -> None:
-        """Load a checked state."""
         self.clear()
         self.layout = [layout[name] for name in self.objective.names]
         parameters = dict(zip(self.objective.names, self.objective.parameters, strict=True))

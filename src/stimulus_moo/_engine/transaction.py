@@ -46,7 +46,6 @@ class Account:
     seen: int = field(default=0, repr=False)
 
     def add(self, losses: Tensor, size: int) -> None:
-        """Add the losses of a piece to the mean."""
         self.seen += size
         self.losses = losses if self.losses is None else self.losses + (losses - self.losses) * (size / self.seen)
 
@@ -63,15 +62,7 @@ class Piece:
 
 
 class Transaction:
-    """One update: ``evaluate`` builds U_t; then ``commit`` makes it final or ``roll_back`` undoes it.
-
-    Args:
-        store: U_{t-1} and x_{t-1}.
-        update: what to do.
-        step: t, for messages.
-        snapshot: random state and buffers to replay at the second point.
-        probe: observes the gradients on the way.
-    """
+    """One update: ``evaluate`` builds U_t; then ``commit`` makes it final or ``roll_back`` undoes it."""
 
     def __init__(self, store: Store, update: Update, step: int, snapshot: Snapshot, probe: Probe | None = None) -> None:
         if (update.keep and store.rows is None) or (update.look_back and store.previous is None):
@@ -178,7 +169,6 @@ class Transaction:
         self._merge(self.update.keep)
 
     def _tally(self, spread: Spread) -> Spread:
-        """Return what all processes have seen of an anchor so far."""
         return spread if self.store.reducer is None else self.store.reducer.tally(self, spread)
 
     def _evaluate_batch(self, batch: Any) -> None:

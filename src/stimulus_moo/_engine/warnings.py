@@ -43,7 +43,6 @@ class WarnOnce:
 
 
 def batch_norm_message(layers: Sequence[str]) -> str:
-    """Return the warning for BatchNorm layers that use batch statistics."""
     return (
         f"BatchNorm in training mode makes the samples of a batch depend on each other ({', '.join(layers)}), so the "
         "loss is not a finite sum and the estimate is biased; use GroupNorm or LayerNorm, or call .eval() on these "

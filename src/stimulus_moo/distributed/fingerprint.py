@@ -1,4 +1,4 @@
-"""What must be the same in all processes before they make a step together, and the error that says where it is not."""
+"""What must be the same in all processes before they make a step together."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Fingerprint = dict[str, str]
 
 
 def fingerprint_of(store: Store, update: Update, step: int) -> Fingerprint:
-    """Return by name what must be the same in all processes: parameters with their values, the step and its update."""
+    """Return by name what must be the same in all processes: the step, its update, and the parameters' values."""
     objective = store.objective
     anchor = "no anchor" if update.anchor is None else update.anchor.kind
     about = {
@@ -28,43 +28,30 @@ def fingerprint_of(store: Store, update: Update, step: int) -> Fingerprint:
     }
     for name, parameter, decisive in zip(objective.names, objective.parameters, objective.decisive, strict=True):
         kind = f"{list(parameter.shape)} of {parameter.dtype}{'' if decisive else ', not shared'}"
-        about[f"parameter {name!r}"] = f"{kind} with values {_fingerprint(parameter)}"
+        values = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        digest = hashlib.blake2b(values.data, digest_size=6).hexdigest()
+        about[f"parameter {name!r}"] = f"{kind} with values {digest}"
     return about
 
 
-def structure_of(batch: Any) -> Fingerprint | None:
-    """Return what a batch must have in common with those of the other processes; None where there is none."""
+def structure_of(batch: Any) -> Fingerprint:
+    """Return what a batch must have in common with those of the other processes; nothing where there is none."""
     if batch is None:
-        return None
+        return {}
     leaves, structure = tree_flatten(batch)
     kinds = [f"{leaf.dim()}-d {leaf.dtype}" if isinstance(leaf, Tensor) else type(leaf).__name__ for leaf in leaves]
     return {"the structure of the batch": f"{structure} of {', '.join(kinds)}"}
 
 
-def mismatch(fingerprints: Sequence[Fingerprint], ranks: Sequence[int], step: int) -> RankMismatch:
-    """Return the error for the first of these ranks that differs from the first one."""
-    expected = fingerprints[ranks[0]]
-    for rank in ranks[1:]:
-        for name in [*expected, *fingerprints[rank]]:
-            first, other = expected.get(name, "missing"), fingerprints[rank].get(name, "missing")
-            if first != other:
-                return RankMismatch(
-                    f"before step {step}: {name} is {other} on rank {rank} and {first} on rank {ranks[0]}; build the "
+def require_same(found: Sequence[Fingerprint], step: int) -> None:
+    """Raise RankMismatch for the first entry in which two processes differ; an entry may be missing in some."""
+    first: dict[str, tuple[int, str]] = {}
+    for rank, fingerprint in enumerate(found):
+        for name, value in fingerprint.items():
+            other, expected = first.setdefault(name, (rank, value))
+            if value != expected:
+                raise RankMismatch(
+                    f"before step {step}: {name} is {value} on rank {rank} and {expected} on rank {other}; build the "
                     "same model from the same seed (or load the same state) on every rank, and let all batches have "
                     "one structure"
                 )
-    raise AssertionError("their digests differ")
-
-
-def digest(fingerprint: Fingerprint | None) -> tuple[int, int]:
-    """Return two numbers that stand for a fingerprint; zeros for none."""
-    if fingerprint is None:
-        return 0, 0
-    code = hashlib.sha256(repr(sorted(fingerprint.items())).encode()).digest()
-    return 1 + int.from_bytes(code[:7], "little"), int.from_bytes(code[7:14], "little")
-
-
-def _fingerprint(parameter: Tensor) -> str:
-    """Return a short code for a tensor's values, bit for bit."""
-    values = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-    return hashlib.blake2b(values.data, digest_size=6).hexdigest()

@@ -16,7 +16,7 @@ from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Account, Transaction
 from stimulus_moo.anchors.variance import GROUPS, Spread
-from stimulus_moo.distributed.fingerprint import Fingerprint, digest, fingerprint_of, mismatch, structure_of
+from stimulus_moo.distributed.fingerprint import Fingerprint, fingerprint_of, require_same, structure_of
 from stimulus_moo.distributed.group import Group, describe, told
 from stimulus_moo.errors import DistributedError, InvalidLosses, InvalidOption, RankMismatch
 
@@ -92,20 +92,9 @@ class AllReduce:
         store, step = transaction.store, transaction.step
         self._step = self.group.step = step
         self._before = self._objectives, store.layout
-        if self._compared:
-            return
-        model, structure = fingerprint_of(store, transaction.update, step), structure_of(batch)
-        found = self._exchange_digests(model, structure)
-        if found[:, 0].any():
-            self._raise_failure(None)
-        brought = found[:, 3] != 0
-        if (found[:, 1:3] != found[0, 1:3]).any():
-            raise mismatch(self.group.gather(model), range(self.group.size), step)
-        first = int(brought.nonzero()[0]) if brought.any() else 0
-        if (found[brought, 3:5] != found[first, 3:5]).any():
-            ranks = [rank for rank in range(self.group.size) if brought[rank]]
-            raise mismatch(self.group.gather(structure), ranks, step)
-        self._compared = True
+        if not self._compared:
+            self._compare(fingerprint_of(store, transaction.update, step) | structure_of(batch))
+            self._compared = True
 
     def target(self, transaction: Transaction, graphs: Sequence[Tensor]) -> Rows:
         """Return the rows to which the gradients of these losses are added."""
@@ -161,7 +150,7 @@ class AllReduce:
             if self._compared:
                 self._send_failure(store)
             else:
-                self._exchange_digests(failed=True)
+                self._compare(None)
             self._raise_failure(error)
         except DistributedError as second:
             error.add_note(f"the other ranks could not be told: {second}")
@@ -264,7 +253,6 @@ class AllReduce:
             store.layout = [old | new for old, new in zip(store.layout, layout, strict=True)]
 
     def _union(self, reach: Sequence[int]) -> list[int]:
-        """Return what any process reaches."""
         bits = torch.tensor([[float(mask >> s & 1) for s in range(self._objectives)] for mask in reach])
         counts = self.group.sum(bits).tolist()
         return [sum(1 << s for s, count in enumerate(row) if count) for row in counts]
@@ -283,8 +271,10 @@ class AllReduce:
             rank, description = next((rank, one) for rank, one in enumerate(found) if one is not None)
             raise told(rank, description, self._step)
 
-    def _exchange_digests(
-        self, model: Fingerprint | None = None, structure: Fingerprint | None = None, *, failed: bool = False
-    ) -> Tensor:
-        """Return for every process: failed, two numbers for its model, two for its batch (zero where it has none)."""
-        return self.group.stack(torch.tensor([int(failed), *digest(model), *digest(structure)])).cpu()
+    def _compare(self, own: Fingerprint | None) -> None:
+        """Raise RankMismatch on all processes where they differ; None says that this one has failed."""
+        found = self.group.gather(own)
+        if own is not None:
+            if None in found:
+                self._raise_failure(None)
+            require_same(found, self._step)

@@ -209,7 +209,6 @@ class Safeguard(Stateful):
         return reason if reason is not None and self._has_moved() else None
 
     def _learn(self, proposal: Proposal, retries: int, lost: bool) -> None:
-        """Let the rules learn from a committed step."""
         seen, update = proposal.observation, proposal.wanted
         assert seen is not None
         assert update is not None
