@@ -58,8 +58,13 @@ def check_equals_twin(info: MethodInfo, engine: EngineInfo) -> None:
 
 
 def noisy(losses: Callable[..., Any]) -> Callable[..., Any]:
-    """Losses of inputs with dropout, so that the random state matters."""
-    return lambda model, batch: losses(model, (nn.functional.dropout(batch[0], 0.2), batch[1]))
+    """Losses of inputs with dropout and other noise, so that the random state matters."""
+
+    def disturbed(model: nn.Module, batch: Any) -> Any:
+        x = nn.functional.dropout(batch[0], 0.2)
+        return losses(model, (x * (1 + 0.1 * torch.randn_like(x)) * torch.empty(1).uniform_(0.5, 1.0), batch[1]))
+
+    return disturbed
 
 
 def check_deterministic(info: Info) -> None:

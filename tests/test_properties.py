@@ -49,6 +49,13 @@ def test_resume_equals_no_interruption(subject: str) -> None:
     check_resumes(SUBJECTS[subject])
 
 
+@pytest.mark.parametrize("engine", ["rowwise", "rowwise, in place", "batched", "batched, in place"])
+@pytest.mark.parametrize("method", ["stimulus-m+", "moco+", "filtered-m"])
+def test_resume_equals_no_interruption_in_every_engine(method: str, engine: str) -> None:
+    with ENGINES[engine].used() as option:
+        check_resumes(METHODS[method], engine=option)
+
+
 @pytest.mark.parametrize("subject", [name for name, info in SUBJECTS.items() if info.symmetric])
 def test_permuting_objectives_permutes_weights_and_keeps_the_path(subject: str) -> None:
     check_permutation(SUBJECTS[subject])

@@ -18,19 +18,20 @@ from stimulus_moo import (
     Recursive,
     StimulusWarning,
     Storm,
-    Tracking,
 )
 from stimulus_moo._engine.differentiation import choose
-from tests.harness import cut, data, two_heads, two_losses
+from tests.database import ANCHOR, BACKEND, ENGINES, ESTIMATORS
+from tests.database import BATCHES as FOUR
+from tests.harness import two_heads, two_losses
+from tests.properties import check_engine
 
-COLUMNS = data(24)
-BATCHES = cut(COLUMNS, 6) * 3
+BATCHES = FOUR * 3
 
 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything the compiled engine does, but for the C++."""
-    monkeypatch.setattr("stimulus_moo._engine.compiler.BACKEND", "aot_eager")
+    monkeypatch.setattr(BACKEND, "aot_eager")
     yield
     torch._dynamo.reset()
 
@@ -53,36 +54,33 @@ def walk(engine: str, estimator: Any, steps: int = 10, **options: Any) -> tuple[
     return torch.stack(path), mg
 
 
-ESTIMATORS = {
-    "recursive": lambda: Recursive(cut(COLUMNS, 10), 4),
-    "storm": lambda: Storm(0.3),
-    "tracking": lambda: Tracking(0.3),
-    "mini-batch": MiniBatch,
-}
-
-
+@pytest.mark.parametrize(
+    ("engine", "micro_batch"),
+    [("batched", None), ("batched", 4), ("rowwise, in place", None), ("rowwise, in place", 4), ("batched, in place", 4)],
+)
 @pytest.mark.parametrize("name", ESTIMATORS)
-@pytest.mark.parametrize("engine", ["batched", "compiled"])
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("micro_batch", [None, 4])
-@pytest.mark.usefixtures("uncompiled")
-def test_all_engines_walk_the_same_path(
-    engine: str, name: str, large: bool, micro_batch: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected, by_rows = walk("rowwise", ESTIMATORS[name](), micro_batch=micro_batch)
-    if large:
-        monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
-    found, mg = walk(engine, ESTIMATORS[name](), micro_batch=micro_batch)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
-    assert mg.engine == engine
-    assert (mg.samples, mg.gradients) == (by_rows.samples, by_rows.gradients)
-    assert [row.keys() for row in mg.rows()] == [row.keys() for row in by_rows.rows()]
+def test_all_engines_walk_the_same_path(name: str, engine: str, micro_batch: int | None) -> None:
+    check_engine(ESTIMATORS[name], ENGINES[engine], micro_batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "engine", "micro_batch"),
+    [
+        *((name, "compiled", None) for name in ("recursive", "page", "tracking", "storm", "mini-batch", "filtered")),
+        *((name, "compiled, in place", None) for name in ("recursive", "tracking", "storm", "mini-batch")),
+        ("recursive", "compiled", 4),  # pieces are not compiled
+        ("recursive", "compiled, in place", 4),
+    ],
+)
+def test_compiled_functions_walk_the_same_path(name: str, engine: str, micro_batch: int | None) -> None:
+    check_engine(ESTIMATORS[name], ENGINES[engine], micro_batch)
 
 
 @pytest.mark.slow
 def test_a_model_compiled_in_earnest_walks_the_same_path() -> None:
-    expected, _ = walk("rowwise", Recursive(cut(COLUMNS, 10), 4), steps=8)
-    found, mg = walk("compiled", Recursive(cut(COLUMNS, 10), 4), steps=8)
+    expected, _ = walk("rowwise", Recursive(ANCHOR, 4), steps=8)
+    found, mg = walk("compiled", Recursive(ANCHOR, 4), steps=8)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     assert mg.engine == "compiled"
     assert [known is not None for known in mg._ledger.compiler._known.values()] == [True]
@@ -102,12 +100,15 @@ def test_the_compiled_function_is_really_used() -> None:
     assert calls == [1]
 
 
-@pytest.mark.parametrize("engine", ["rowwise", "batched", "compiled"])
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.usefixtures("uncompiled")
-def test_a_gradient_that_is_not_finite_never_enters(engine: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if large:
-        monkeypatch.setattr("stimulus_moo._engine.transaction.STAGED_ENTRIES", 0)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if "compiled" in name else []) for name in ENGINES]
+)
+def test_a_gradient_that_is_not_finite_never_enters(name: str) -> None:
+    with ENGINES[name].used() as engine:
+        refuse_infinite_slopes(engine, in_place=ENGINES[name].in_place)
+
+
+def refuse_infinite_slopes(engine: str, *, in_place: bool) -> None:
     model = two_heads()
 
     def root(model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
@@ -130,9 +131,9 @@ def test_a_gradient_that_is_not_finite_never_enters(engine: str, large: bool, mo
     assert mg.t == 4
     for before, after in zip(rows, mg.rows(), strict=True):
         for name in before:
-            torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-14 if large else 0)
+            torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-14 if in_place else 0)
     assert all(torch.equal(p, kept) for p, kept in zip(model.parameters(), state, strict=True))
-    assert mg.engine == engine
+    assert mg.engine == ("batched" if engine == "auto" else engine)
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -177,8 +178,9 @@ def test_large_models_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_any_number_of_models_can_be_compiled() -> None:
-    for _ in range(torch._dynamo.config.recompile_limit + 2):
+def test_any_number_of_models_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
+    for _ in range(4):
         mg = MultiGradient(two_heads(), losses, MiniBatch(), engine="compiled")
         for batch in BATCHES[:2]:
             mg.backward(batch)
