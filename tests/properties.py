@@ -84,12 +84,15 @@ def through_file(state: dict[str, Any]) -> dict[str, Any]:
 
 def check_resumes(info: Info, **options: Any) -> None:
     """A run that is saved and loaded into fresh objects before every step is the straight one bit for bit."""
-    straight = Run(info, losses=noisy, **options)
-    stopped = later = Run(info, losses=noisy, **options)
+
+    def fresh() -> Run:
+        return Run(info, losses=noisy, **options)
+
+    straight, stopped, later = fresh(), fresh(), fresh()
     for t in range(info.short):
-        stopped = Run(info, losses=noisy, **options).resume(through_file(stopped.state()), stopped)
+        stopped = fresh().resume(through_file(stopped.state()), stopped)
         if t == info.short // 2:  # and one that goes on from there
-            later = Run(info, losses=noisy, **options).resume(through_file(stopped.state()), stopped)
+            later.resume(through_file(stopped.state()), stopped)
         stopped.step()
     later.run(info.short - info.short // 2)
     straight.run(info.short)

@@ -197,8 +197,16 @@ def test_random_clock_picks_an_iterate() -> None:
     assert torch.equal(result.picked["weight"], path[result.picked_at])
 
 
-@pytest.mark.parametrize("method", ["smgd", "stimulus-m", "stimulus-m+", "moco+", "page-moo", "scalarisation-adam"])
-@pytest.mark.parametrize("stop", [1, 9, 10, 17])
+SOME = ("smgd", "stimulus-m", "stimulus-m+", "moco+", "page-moo", "scalarisation-adam")  # each kind of state
+
+
+@pytest.mark.parametrize(
+    ("method", "stop"),
+    [
+        *((method, 17) for method in METHODS),
+        *((method, stop) for method in SOME for stop in (1, 9, 10)),
+    ],
+)
 def test_resume_equals_no_interruption(method: str, stop: int, tmp_path: Path) -> None:
     def noisy(model: nn.Module, batch: Any) -> Tensor:
         return losses(model, (nn.functional.dropout(batch[0], 0.2), batch[1]))
@@ -347,9 +355,7 @@ def test_a_step_size_far_too_long_trains_under_the_guard() -> None:
     assert max(result.losses) < 2 * max(train(lr=0.05, steps=200).losses)
 
 
-@pytest.mark.parametrize(
-    "method", ["stimulus", "stimulus-m", "stimulus+", "moco+", "page-moo", "filtered", "smgd", "auto"]
-)
+@pytest.mark.parametrize("method", [*(name for name in METHODS if METHODS[name].takes_auto_lr), "auto"])
 def test_a_step_size_is_found(method: str) -> None:
     result = train(lr="auto", method=method, steps=300)
     assert result.stationarity < 1e-3 * train(lr=1e-9, method=method, steps=1).stationarity

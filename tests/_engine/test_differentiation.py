@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,10 +21,10 @@ from stimulus_moo import (
     Storm,
 )
 from stimulus_moo._engine.differentiation import choose
-from tests.database import ANCHOR, BACKEND, ENGINES, ESTIMATORS
+from tests.database import ANCHOR, BACKEND, ENGINES, ESTIMATORS, METHODS, Run
 from tests.database import BATCHES as FOUR
-from tests.harness import two_heads, two_losses
-from tests.properties import check_engine
+from tests.harness import same, two_heads, two_losses
+from tests.properties import check_engine, through_file
 
 BATCHES = FOUR * 3
 
@@ -56,7 +57,13 @@ def walk(engine: str, estimator: Any, steps: int = 10, **options: Any) -> tuple[
 
 @pytest.mark.parametrize(
     ("engine", "micro_batch"),
-    [("batched", None), ("batched", 4), ("rowwise, in place", None), ("rowwise, in place", 4), ("batched, in place", 4)],
+    [
+        ("batched", None),
+        ("batched", 4),
+        ("rowwise, in place", None),
+        ("rowwise, in place", 4),
+        ("batched, in place", 4),
+    ],
 )
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_all_engines_walk_the_same_path(name: str, engine: str, micro_batch: int | None) -> None:
@@ -75,6 +82,17 @@ def test_all_engines_walk_the_same_path(name: str, engine: str, micro_batch: int
 )
 def test_compiled_functions_walk_the_same_path(name: str, engine: str, micro_batch: int | None) -> None:
     check_engine(ESTIMATORS[name], ENGINES[engine], micro_batch)
+
+
+@pytest.mark.slow
+def test_a_compiled_run_resumes_bit_for_bit() -> None:
+    info = METHODS["moco+"]
+    with ENGINES["compiled"].used() as engine:
+        straight, first, second = (Run(info, engine=engine) for _ in range(3))
+        straight.run(6)
+        second.resume(through_file(first.run(4).state()), first).run(2)
+    assert np.array_equal(second.path, straight.path)
+    assert same(second.state(), straight.state())
 
 
 @pytest.mark.slow

@@ -1,0 +1,37 @@
+"""Marks tests by where they are, for ``make quick``: ``lab`` is what is not the core, ``slow`` takes long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+#: what is built on the core, or around it
+LAB = (
+    "src/stimulus_moo/lab",
+    "src/stimulus_moo/ranking",
+    "tests/lab",
+    "tests/ranking",
+    "tests/reliability",
+    "tests/test_benchmarks.py",
+    "tests/test_docs.py",
+    "tests/test_examples.py",
+    "tests/test_package.py",
+    "tests/test_quickstart.py",
+    "tests/test_readme.py",
+)
+
+#: every test here starts processes; ``test_smoke.py`` is the one that ``make quick`` runs
+SLOW = ("tests/distributed",)
+NOT_SLOW = ("tests/distributed/test_smoke.py",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        path = item.path.relative_to(ROOT).as_posix()
+        if path.startswith(LAB):
+            item.add_marker(pytest.mark.lab)
+        if path.startswith(SLOW) and not path.startswith(NOT_SLOW):
+            item.add_marker(pytest.mark.slow)
