@@ -134,6 +134,7 @@ def test_stops_at_the_tolerance() -> None:
     assert result.stationarity == pytest.approx(pareto_stationarity(result.model, losses, [(X, Y)]), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_without_any_limit() -> None:
     assert train(steps=None, method="smgd", batch_size=2, evaluation=[(X, Y)]).steps == 1000
 
@@ -349,12 +350,14 @@ def test_the_guard_is_on_by_default_and_changes_nothing_while_nothing_fires() ->
     assert list(guarded.history) == list(literal.history)
 
 
+@pytest.mark.slow
 def test_a_step_size_far_too_long_trains_under_the_guard() -> None:
     result = train(lr=50.0, steps=200)
     assert result.taken_back > 0
     assert max(result.losses) < 2 * max(train(lr=0.05, steps=200).losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [*(name for name in METHODS if METHODS[name].takes_auto_lr), "auto"])
 def test_a_step_size_is_found(method: str) -> None:
     result = train(lr="auto", method=method, steps=300)
@@ -362,6 +365,7 @@ def test_a_step_size_is_found(method: str) -> None:
     assert result.method == ("filtered-m" if method == "auto" else method)
 
 
+@pytest.mark.slow
 def test_a_period_is_for_recursive_methods_alone() -> None:
     for method in ("page-moo", "smgd", "filtered"):
         runs = [train(method=method, period=period) for period in (None, 5, "auto")]
@@ -384,6 +388,7 @@ def test_the_table_says_which_methods_find_no_step_size() -> None:
                 train(lr="auto", method=name, steps=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "known"), [({"steps": 100}, True), ({"steps": None, "gradients": 2000}, True), ({"steps": None}, False)]
 )

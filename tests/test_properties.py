@@ -82,7 +82,9 @@ def test_frozen_and_unreached_parameters_have_no_gradient(subject: str) -> None:
     check_frozen_parameters(SUBJECTS[subject])
 
 
-@pytest.mark.parametrize("micro_batch", [1, 4, 5])
+@pytest.mark.parametrize(
+    "micro_batch", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(5, marks=pytest.mark.slow)]
+)
 @estimators
 def test_pieces_do_not_change_the_result(estimator: str, micro_batch: int) -> None:
     check_micro_batch(ESTIMATORS[estimator], micro_batch)
@@ -109,6 +111,7 @@ def test_every_step_costs_what_its_rule_says(estimator: str, micro_batch: int | 
     check_cost_of_steps(ESTIMATORS[estimator], micro_batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", [name for name, info in WEIGHTINGS.items() if info.pairs])
 @pytest.mark.parametrize("estimator", [name for name, info in ESTIMATORS.items() if info.pairs])
 def test_every_pair_of_estimator_and_weighting_resumes(estimator: str, weighting: str) -> None:

@@ -12,7 +12,7 @@ from tests.properties import TWIN_TOLERANCE, check_equals_twin, relative, twin_o
 
 #: with three objectives, "auto" is "batched"; compiled functions do not update rows in place
 TWIN_ENGINES = [
-    "rowwise",
+    pytest.param("rowwise", marks=pytest.mark.slow),
     "batched",
     pytest.param("rowwise, in place", marks=pytest.mark.slow),
     pytest.param("compiled", marks=pytest.mark.slow),

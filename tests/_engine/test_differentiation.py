@@ -59,10 +59,10 @@ def walk(engine: str, estimator: Any, steps: int = 10, **options: Any) -> tuple[
     ("engine", "micro_batch"),
     [
         ("batched", None),
-        ("batched", 4),
-        ("rowwise, in place", None),
         ("rowwise, in place", 4),
-        ("batched, in place", 4),
+        pytest.param("batched", 4, marks=pytest.mark.slow),
+        pytest.param("rowwise, in place", None, marks=pytest.mark.slow),
+        pytest.param("batched, in place", 4, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -105,6 +105,7 @@ def test_a_model_compiled_in_earnest_walks_the_same_path() -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_the_compiled_function_is_really_used() -> None:
     _, mg = walk("compiled", Storm(0.3), steps=3)
@@ -174,6 +175,7 @@ def test_models_with_a_mind_of_their_own_are_not_compiled(model: nn.Module, reas
         mg.backward(BATCHES[2])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_layers_that_are_switched_on_later_are_noticed() -> None:
     model = two_heads(nn.Dropout(0.3)).eval()
@@ -195,6 +197,7 @@ def test_large_models_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         mg.backward(BATCHES[1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_any_number_of_models_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
@@ -205,6 +208,7 @@ def test_any_number_of_models_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -
         assert mg.engine == "compiled"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_losses_that_take_parameters_from_outside_are_not_compiled() -> None:
     model = two_heads()

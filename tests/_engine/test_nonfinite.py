@@ -67,7 +67,15 @@ FAULTS = {
 
 @pytest.mark.parametrize(
     ("estimator", "fault"),
-    [(name, fault) for name, info in ESTIMATORS.items() for fault in (FAULTS if info.pairs else ["gradient only"])],
+    [
+        *((name, "gradient only") for name in ESTIMATORS),
+        *(
+            pytest.param(name, fault, marks=pytest.mark.slow)
+            for name, info in ESTIMATORS.items()
+            for fault in FAULTS
+            if info.pairs and fault != "gradient only"
+        ),
+    ],
 )
 def test_a_skipped_step_leaves_model_optimizer_and_estimator_alone(estimator: str, fault: str) -> None:
     """The user's loop steps the optimizer whatever happens; the run is that of the good batches alone."""
