@@ -169,11 +169,12 @@ class MethodInfo:
 
     problem = TorchProblem
     short = PERIOD + 3  # steps that meet two anchors, and inner steps after each
+    long = 3 * PERIOD
 
     def parts(self, problem: Any, model: nn.Module, **changes: Any) -> Parts:
         """Build the row from its settings."""
         options: dict[str, Any] = dict(
-            lr=LR, momentum=MOMENTUM, batch_size=BATCH, period=PERIOD, anchor_batch=17, **self.options
+            lr=LR, momentum=MOMENTUM, batch_size=BATCH, period=PERIOD, anchor_batch=40, **self.options
         )
         for name in self.per_objective:
             options[name] = [options[name][s] for s in problem.order]
@@ -253,7 +254,7 @@ class EstimatorInfo:
     symmetric: bool = True
 
     problem = TwoHeadsProblem
-    short = 7
+    short = long = 7
 
     def parts(self, problem: Any, model: nn.Module) -> Parts:
         return Parts(self.build(), MinNorm(), torch.optim.SGD(model.parameters(), lr=0.05))
@@ -334,7 +335,7 @@ class WeightingInfo:
     needs: str | None = None
 
     problem = TwoHeadsProblem
-    short = 7
+    short = long = 7
 
     def parts(self, problem: Any, model: nn.Module) -> Parts:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

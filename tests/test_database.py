@@ -122,7 +122,7 @@ class TestAddingAMethod:
     def test_the_database_is_complete(self, entry: MethodInfo) -> None:
         check_complete()
 
-    @pytest.mark.parametrize("engine", ["rowwise", "batched", "rowwise, in place"])
+    @pytest.mark.parametrize("engine", ["batched", pytest.param("rowwise, in place", marks=pytest.mark.slow)])
     def test_it_equals_its_twin(self, entry: MethodInfo, engine: str) -> None:
         check_equals_twin(entry, ENGINES[engine])
 

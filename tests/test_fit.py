@@ -205,7 +205,7 @@ SOME = ("smgd", "stimulus-m", "stimulus-m+", "moco+", "page-moo", "scalarisation
     ("method", "stop"),
     [
         *((method, 17) for method in METHODS),
-        *((method, stop) for method in SOME for stop in (1, 9, 10)),
+        *(pytest.param(method, stop, marks=pytest.mark.slow) for method in SOME for stop in (1, 9, 10)),
     ],
 )
 def test_resume_equals_no_interruption(method: str, stop: int, tmp_path: Path) -> None:
