@@ -212,10 +212,11 @@ def check_nan_never_enters(info: Info, engine: EngineInfo) -> None:
                 assert np.array_equal(run.flat(), before)
                 assert all(part.isfinite().all() for row in run.multigradient.rows() for part in row.values())
                 run.step()
-            anchors = sum(step.anchored for step in plain.steps)
-            assert (refused, run.multigradient.skipped) == (info.short - anchors, refused if policy == "skip" else 0)
+            assert run.multigradient.skipped == (refused if policy == "skip" else 0)
             assert np.isfinite(run.path).all()
-            assert engine.in_place or np.array_equal(run.path, plain.path)
+            if not engine.in_place:
+                assert refused == sum(not step.anchored for step in plain.steps)
+                assert np.array_equal(run.path, plain.path)
 
 
 # Ways to evaluate

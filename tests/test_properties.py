@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.database import (
@@ -11,6 +13,8 @@ from tests.database import (
     OBJECTIVES,
     SUBJECTS,
     WEIGHTINGS,
+    EstimatorInfo,
+    MethodInfo,
     WeightingInfo,
 )
 from tests.properties import (
@@ -32,10 +36,22 @@ pytestmark = pytest.mark.filterwarnings("ignore:::torchjd")  # its solvers warn 
 subjects = pytest.mark.parametrize("subject", SUBJECTS)
 methods = pytest.mark.parametrize("method", METHODS)
 estimators = pytest.mark.parametrize("estimator", ESTIMATORS)
+
+
+def names(*, slow: tuple[type, ...], among: tuple[type, ...] = (MethodInfo, EstimatorInfo, WeightingInfo)) -> Any:
+    """The subjects of these kinds as a parameter; those of the kinds in ``slow`` are left out of ``make quick``."""
+    return pytest.mark.parametrize(
+        "subject",
+        [
+            pytest.param(name, marks=[pytest.mark.slow] if isinstance(info, slow) else [])
+            for name, info in SUBJECTS.items()
+            if isinstance(info, among)
+        ],
+    )
+
+
 #: what decides the rows; weightings do not
-rules = pytest.mark.parametrize(
-    "subject", [name for name, info in SUBJECTS.items() if not isinstance(info, WeightingInfo)]
-)
+rules = names(slow=(EstimatorInfo,), among=(MethodInfo, EstimatorInfo))
 
 
 @methods
@@ -48,6 +64,7 @@ def test_resume_equals_no_interruption(subject: str) -> None:
     check_resumes(SUBJECTS[subject])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["rowwise", "rowwise, in place", "batched", "batched, in place"])
 @pytest.mark.parametrize("method", ["stimulus-m+", "moco+", "filtered-m"])
 def test_resume_equals_no_interruption_in_every_engine(method: str, engine: str) -> None:
@@ -66,7 +83,7 @@ def test_one_objective_is_the_single_objective_method(subject: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["raises", pytest.param("nan gradient", marks=pytest.mark.slow)])
-@subjects
+@names(slow=(WeightingInfo,))
 def test_a_failed_step_never_happened(subject: str, kind: str) -> None:
     check_failed_step_never_happened(SUBJECTS[subject], kind)
 
@@ -74,6 +91,13 @@ def test_a_failed_step_never_happened(subject: str, kind: str) -> None:
 @rules
 def test_nan_never_enters_the_rows(subject: str) -> None:
     check_nan_never_enters(SUBJECTS[subject], ENGINES["auto"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("method", ["stimulus-m", "moco+"])
+def test_nan_never_enters_the_rows_in_any_engine(method: str, engine: str) -> None:
+    check_nan_never_enters(METHODS[method], ENGINES[engine])
 
 
 @rules

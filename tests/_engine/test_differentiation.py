@@ -225,6 +225,7 @@ def test_losses_that_take_parameters_from_outside_are_not_compiled() -> None:
     assert mg.engine == "rowwise"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_code_that_cannot_be_traced_is_not_compiled() -> None:
     def branching(model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
