@@ -134,6 +134,7 @@ def test_stops_at_the_tolerance() -> None:
     assert result.stationarity == pytest.approx(pareto_stationarity(result.model, losses, [(X, Y)]), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_without_any_limit() -> None:
     assert train(steps=None, method="smgd", batch_size=2, evaluation=[(X, Y)]).steps == 1000
 
@@ -197,8 +198,16 @@ def test_random_clock_picks_an_iterate() -> None:
     assert torch.equal(result.picked["weight"], path[result.picked_at])
 
 
-@pytest.mark.parametrize("method", ["smgd", "stimulus-m", "stimulus-m+", "moco+", "page-moo", "scalarisation-adam"])
-@pytest.mark.parametrize("stop", [1, 9, 10, 17])
+SOME = ("smgd", "stimulus-m", "stimulus-m+", "moco+", "page-moo", "scalarisation-adam")  # each kind of state
+
+
+@pytest.mark.parametrize(
+    ("method", "stop"),
+    [
+        *((method, 17) for method in METHODS),
+        *(pytest.param(method, stop, marks=pytest.mark.slow) for method in SOME for stop in (1, 9, 10)),
+    ],
+)
 def test_resume_equals_no_interruption(method: str, stop: int, tmp_path: Path) -> None:
     def noisy(model: nn.Module, batch: Any) -> Tensor:
         return losses(model, (nn.functional.dropout(batch[0], 0.2), batch[1]))
@@ -341,21 +350,22 @@ def test_the_guard_is_on_by_default_and_changes_nothing_while_nothing_fires() ->
     assert list(guarded.history) == list(literal.history)
 
 
+@pytest.mark.slow
 def test_a_step_size_far_too_long_trains_under_the_guard() -> None:
     result = train(lr=50.0, steps=200)
     assert result.taken_back > 0
     assert max(result.losses) < 2 * max(train(lr=0.05, steps=200).losses)
 
 
-@pytest.mark.parametrize(
-    "method", ["stimulus", "stimulus-m", "stimulus+", "moco+", "page-moo", "filtered", "smgd", "auto"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [*(name for name in METHODS if METHODS[name].takes_auto_lr), "auto"])
 def test_a_step_size_is_found(method: str) -> None:
     result = train(lr="auto", method=method, steps=300)
     assert result.stationarity < 1e-3 * train(lr=1e-9, method=method, steps=1).stationarity
     assert result.method == ("filtered-m" if method == "auto" else method)
 
 
+@pytest.mark.slow
 def test_a_period_is_for_recursive_methods_alone() -> None:
     for method in ("page-moo", "smgd", "filtered"):
         runs = [train(method=method, period=period) for period in (None, 5, "auto")]
@@ -378,6 +388,7 @@ def test_the_table_says_which_methods_find_no_step_size() -> None:
                 train(lr="auto", method=name, steps=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "known"), [({"steps": 100}, True), ({"steps": None, "gradients": 2000}, True), ({"steps": None}, False)]
 )

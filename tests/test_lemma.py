@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ PERIOD, BATCH, REPEATS = 12, 4, 60
 LR = 0.05
 
 
+@pytest.mark.slow
 def test_estimator_error_obeys_lemma_1_on_average() -> None:
     problem = QuadraticSum(seed=0, n=64, dimension=4, objectives=2)
     # One row per sample, one column per objective.

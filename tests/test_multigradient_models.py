@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
-from stimulus_moo import Estimator, Fixed, HeavyBall, MiniBatch, MultiGradient, Recursive, Storm, Tracking
+from stimulus_moo import Fixed, HeavyBall, MiniBatch, MultiGradient, Recursive, Storm, Tracking
+from tests.database import ESTIMATORS
 from tests.harness import cut, data, direction, jacobian, stored_rows, train, two_heads, two_losses, vector
 
 COLUMNS = data(24)
@@ -225,22 +226,16 @@ def test_recursive_keeps_what_earlier_batches_reached() -> None:
     assert all(p.grad is not None for p in mg.objective.model.parameters())
 
 
-@pytest.mark.parametrize(
-    "estimator",
-    [
-        MiniBatch,
-        lambda: Tracking(0.4),
-        lambda: Storm(0.3),
-        lambda: Recursive(batches_of_either_branch()[:1], 2),  # reaches one expert; the step after it the other
-    ],
-)
-def test_resume_with_a_changing_reach_is_exact(estimator: Callable[[], Estimator]) -> None:
+@pytest.mark.parametrize("name", [*(name for name, info in ESTIMATORS.items() if info.pairs), "one branch"])
+def test_resume_with_a_changing_reach_is_exact(name: str) -> None:
     """How rows are cut into blocks decides the rounding, so it belongs to the state."""
     batches = batches_of_either_branch()
 
     def build() -> MultiGradient:
         torch.manual_seed(0)
-        return MultiGradient(Branching(), two_losses, estimator())
+        if name == "one branch":  # the anchor reaches one expert, the step after it the other
+            return MultiGradient(Branching(), two_losses, Recursive(batches[:1], 2))
+        return MultiGradient(Branching(), two_losses, ESTIMATORS[name].build())
 
     whole = build()
     expected = train(whole, batches)
@@ -339,12 +334,13 @@ def test_autocast_compares_the_right_weights(inside: bool) -> None:
     assert moved > 0.05
 
 
-@pytest.mark.parametrize("estimator", [MiniBatch, lambda: Storm(0.3)])
-def test_autocast_around_the_whole_loop_sees_every_step(estimator: Callable[[], Estimator]) -> None:
+@pytest.mark.parametrize("name", [name for name, info in ESTIMATORS.items() if not info.anchor])
+def test_autocast_around_the_whole_loop_sees_every_step(name: str) -> None:
     """Its copies of the weights last as long as the context; those of the step before must not serve at the next."""
     batches = cut(data(24, dtype=torch.float32), 6)
-    expected = train(MultiGradient(two_heads(dtype=torch.float32), autocast_losses, estimator()), batches, lr=0.3)
-    mg = MultiGradient(two_heads(dtype=torch.float32), float_losses, estimator())
+    build = ESTIMATORS[name].build
+    expected = train(MultiGradient(two_heads(dtype=torch.float32), autocast_losses, build()), batches, lr=0.3)
+    mg = MultiGradient(two_heads(dtype=torch.float32), float_losses, build())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = train(mg, batches, lr=0.3)
     assert torch.equal(found, expected)

@@ -10,16 +10,35 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import Fixed, Full, MiniBatch, MultiGradient, Page, Recursive, StimulusWarning, Storm, Tracking
-from tests.harness import cut, data, jacobian, same, stored_rows, train, two_heads, two_losses
+from stimulus_moo import Fixed, MultiGradient, Recursive, StimulusWarning, Storm
+from tests.database import BATCHES, COLUMNS, ESTIMATORS
+from tests.harness import jacobian, same, stored_rows, train, two_heads, two_losses, vector
 
-COLUMNS = data(24)
-BATCHES = cut(COLUMNS, 6)
-TWO_POINT = {
-    "recursive": lambda: Recursive(cut(COLUMNS, 10), 100),
-    "page": lambda: Page(cut(COLUMNS, 10), 0.0),
-    "storm": lambda: Storm(0.0),
-}
+estimators = pytest.mark.parametrize("name", ESTIMATORS)
+
+
+class Seen:
+    """Losses that note the batches which are evaluated where the model is now, in their order."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.batches = model, []
+        self.here = vector(model)
+
+    def __call__(self, model: nn.Module, batch: Any) -> Any:
+        if torch.equal(vector(model), self.here):
+            self.batches.append(batch)
+        return two_losses(model, batch)
+
+    def start(self) -> None:
+        """Begin again from where the model is now."""
+        self.here, self.batches = vector(self.model), []
+
+
+def descend(model: nn.Module, lr: float = 0.1) -> None:
+    with torch.no_grad():
+        for p in model.parameters():
+            assert p.grad is not None
+            p -= lr * p.grad
 
 
 class Noise(nn.Module):
@@ -32,30 +51,24 @@ class Noise(nn.Module):
 RANDOM = {"dropout": lambda: nn.Dropout(0.5), "noise": Noise}
 
 
-@pytest.mark.parametrize("layer", RANDOM)
-@pytest.mark.parametrize("name", TWO_POINT)
-def test_same_point_difference_is_zero(name: str, layer: str) -> None:
-    mg = MultiGradient(two_heads(RANDOM[layer]()), two_losses, TWO_POINT[name]())
-    mg.backward(BATCHES[0])
-    before = mg.rows()
-    for batch in BATCHES[1:]:
-        mg.backward(batch)
-        assert same(mg.rows(), before)
-
-
 @pytest.mark.parametrize("micro_batch", [None, 4])
 @pytest.mark.parametrize("layer", RANDOM)
-@pytest.mark.parametrize("name", TWO_POINT)
-def test_random_state_ends_as_after_one_ordinary_forward(name: str, layer: str, micro_batch: int | None) -> None:
-    mg = MultiGradient(two_heads(RANDOM[layer]()), two_losses, TWO_POINT[name](), micro_batch=micro_batch)
+@estimators
+def test_random_state_ends_as_after_ordinary_forwards(name: str, layer: str, micro_batch: int | None) -> None:
+    model = two_heads(RANDOM[layer]())
+    seen = Seen(model)
+    mg = MultiGradient(model, seen, ESTIMATORS[name].build(), micro_batch=micro_batch)
     train(mg, BATCHES[:1])
-    torch.manual_seed(5)
-    for piece in [BATCHES[1]] if micro_batch is None else cut(BATCHES[1], micro_batch):
-        two_losses(mg.objective.model, piece)
-    expected = torch.get_rng_state()
-    torch.manual_seed(5)
-    mg.backward(BATCHES[1])
-    assert torch.equal(torch.get_rng_state(), expected)
+    for batch in BATCHES[1:3]:
+        seen.start()
+        torch.manual_seed(5)
+        mg.backward(batch)
+        found = torch.get_rng_state()
+        torch.manual_seed(5)
+        for piece in seen.batches:
+            two_losses(model, piece)
+        assert torch.equal(torch.get_rng_state(), found)
+        descend(model)
 
 
 def test_dropout_with_recursive_equals_a_reference_with_two_models() -> None:
@@ -75,10 +88,7 @@ def test_dropout_with_recursive_equals_a_reference_with_two_models() -> None:
             u = u + now - jacobian(last, two_losses, batch)
         torch.testing.assert_close(stored_rows(mg), u, rtol=0, atol=1e-13)
         last = copy.deepcopy(model)
-        with torch.no_grad():
-            for p in model.parameters():
-                assert p.grad is not None
-                p -= 0.1 * p.grad
+        descend(model)
 
 
 # Buffers
@@ -104,24 +114,19 @@ def batch_norm() -> nn.Module:
 
 @pytest.mark.filterwarnings("ignore::stimulus_moo.StimulusWarning")
 @pytest.mark.parametrize("layer", [batch_norm, Replacing])
-@pytest.mark.parametrize(
-    "estimator",
-    [lambda: Recursive([COLUMNS], 4), lambda: Storm(0.3), MiniBatch, lambda: Tracking(0.5), lambda: Full([COLUMNS])],
-)
-def test_buffers_advance_once_with_each_forward_at_the_current_point(estimator: Any, layer: Any) -> None:
-    mg = MultiGradient(two_heads(layer()), two_losses, estimator())
-    plain = two_heads(layer())
+@estimators
+def test_buffers_advance_once_with_each_forward_at_the_current_point(name: str, layer: Any) -> None:
+    model, plain = two_heads(layer()), two_heads(layer())
+    seen = Seen(model)
+    mg = MultiGradient(model, seen, ESTIMATORS[name].build())
     for batch in BATCHES * 2:
-        for p, q in zip(plain.parameters(), mg.objective.model.parameters(), strict=True):
-            p.data.copy_(q.data)
-        step = mg.backward(batch)
-        plain(COLUMNS[0] if step.anchored else batch[0])  # ordinary training at the same iterates
-        buffers = dict(mg.objective.model.named_buffers())
-        assert same(dict(plain.named_buffers()), buffers)
-        with torch.no_grad():
-            for p in mg.objective.parameters:
-                assert p.grad is not None
-                p -= 0.05 * p.grad
+        plain.load_state_dict(dict(model.named_parameters()), strict=False)
+        seen.start()
+        mg.backward(batch)
+        for x, _ in seen.batches:  # ordinary training at the same iterates
+            plain(x)
+        assert same(dict(plain.named_buffers()), dict(model.named_buffers()))
+        descend(model)
 
 
 @pytest.mark.filterwarnings("ignore::stimulus_moo.StimulusWarning")
@@ -145,16 +150,16 @@ def test_batch_norm_in_training_mode_is_warned_about_once_and_named() -> None:
         train(mg, BATCHES)
 
 
-@pytest.mark.parametrize("estimator", [lambda: Storm(0.3), lambda: Page([COLUMNS], 0.5), lambda: Full([COLUMNS])])
-def test_every_estimator_that_needs_a_finite_sum_warns(estimator: Any) -> None:
-    mg = MultiGradient(two_heads(batch_norm()), two_losses, estimator())
+@pytest.mark.parametrize("name", [name for name, info in ESTIMATORS.items() if info.finite_sum])
+def test_every_estimator_that_needs_a_finite_sum_warns(name: str) -> None:
+    mg = MultiGradient(two_heads(batch_norm()), two_losses, ESTIMATORS[name].build())
     with pytest.warns(StimulusWarning, match="middle"):
         mg.backward(BATCHES[0])
 
 
-@pytest.mark.parametrize("estimator", [MiniBatch, lambda: Tracking(0.5)])
-def test_estimators_that_do_not_need_it_are_silent(estimator: Any) -> None:
-    mg = MultiGradient(two_heads(batch_norm()), two_losses, estimator())
+@pytest.mark.parametrize("name", [name for name, info in ESTIMATORS.items() if not info.finite_sum])
+def test_estimators_that_do_not_need_it_are_silent(name: str) -> None:
+    mg = MultiGradient(two_heads(batch_norm()), two_losses, ESTIMATORS[name].build())
     train(mg, BATCHES)  # a warning would be an error
     assert mg.t == 4
 

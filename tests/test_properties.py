@@ -1,188 +1,144 @@
-"""Properties that every method must have, over one database of methods."""
+"""The database crossed with the properties that every entry has."""
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
-from stimulus_moo import METHODS, Fixed, Full, MiniBatch, MinNorm, MultiGradient, Page, Recursive, Storm
-from tests.database import CASES, LR, MOMENTUM, PERIOD, Point, TorchProblem, Trained
-from tests.harness import same
+from tests.database import (
+    ENGINES,
+    ESTIMATORS,
+    METHODS,
+    OBJECTIVES,
+    SUBJECTS,
+    WEIGHTINGS,
+    EstimatorInfo,
+    MethodInfo,
+    WeightingInfo,
+)
+from tests.properties import (
+    check_cost_of_steps,
+    check_deterministic,
+    check_failed_step_never_happened,
+    check_frozen_parameters,
+    check_micro_batch,
+    check_nan_never_enters,
+    check_one_objective,
+    check_permutation,
+    check_resumes,
+    check_same_point_difference_is_zero,
+    check_silent_safeguard,
+    check_weights,
+)
 
-methods = pytest.mark.parametrize("name", CASES)
-STEPS = 40
+pytestmark = pytest.mark.filterwarnings("ignore:::torchjd")  # its solvers warn on their own behalf
+subjects = pytest.mark.parametrize("subject", SUBJECTS)
+methods = pytest.mark.parametrize("method", METHODS)
+estimators = pytest.mark.parametrize("estimator", ESTIMATORS)
 
 
-@methods
-def test_permuting_objectives_permutes_weights_and_keeps_the_path(name: str) -> None:
-    order = (2, 0, 1)
-    plain = Trained(name, TorchProblem()).run(STEPS)
-    permuted = Trained(name, TorchProblem(order)).run(STEPS)
-    assert np.abs(plain.path - permuted.path).max() < 1e-10  # sums over objectives round in another order
-    for a, b in zip(plain.steps, permuted.steps, strict=True):
-        assert (a.weights[list(order)] - b.weights).abs().max() < 1e-8
-
-
-class Single(TorchProblem):
-    """Only the first objective."""
-
-    def losses(self, model: Point, batch: tuple[Tensor, Tensor]) -> Any:
-        return super().losses(model, batch)[:1]
-
-
-@methods
-def test_one_objective_is_the_single_objective_method(name: str) -> None:
-    trained = Trained(name, Single()).run(STEPS)
-    reference = Trained(name, Single())
-    weighting = Fixed([1.0])
-    reference.multigradient = MultiGradient(
-        reference.model, reference.problem.losses, reference.multigradient.estimator, weighting
+def names(*, slow: tuple[type, ...], among: tuple[type, ...] = (MethodInfo, EstimatorInfo, WeightingInfo)) -> Any:
+    """The subjects of these kinds as a parameter; those of the kinds in ``slow`` are left out of ``make quick``."""
+    return pytest.mark.parametrize(
+        "subject",
+        [
+            pytest.param(name, marks=[pytest.mark.slow] if isinstance(info, slow) else [])
+            for name, info in SUBJECTS.items()
+            if isinstance(info, among)
+        ],
     )
-    reference.run(STEPS)
-    assert all(step.weights.tolist() == [1.0] for step in trained.steps)
-    assert np.array_equal(trained.path, reference.path)
 
 
-def test_one_objective_on_full_batches_is_gradient_descent() -> None:
-    problem = Single()
-    trained = Trained("mgd", problem).run(STEPS)
-    model = Point(problem.start)
-    for _ in range(STEPS):
-        (gradient,) = torch.autograd.grad(problem.losses(model, problem.columns)[0], [model.x])
-        with torch.no_grad():
-            model.x -= LR * gradient
-    assert np.abs(trained.path[-1] - model.x.detach().numpy()).max() < 1e-12
-
-
-def test_one_objective_heavy_ball_is_sgd_with_momentum() -> None:
-    problem = Single()
-    trained = Trained("stimulus-m", problem, period=1).run(STEPS)
-    model = Point(problem.start)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        problem.losses(model, problem.columns)[0].backward()
-        optimizer.step()
-    assert np.abs(trained.path[-1] - model.x.detach().numpy()).max() < 1e-12
-
-
-@pytest.mark.parametrize("name", ["stimulus", "stimulus+"])
-def test_period_one_is_mgd(name: str) -> None:
-    changes = {"epsilon": 1e-9} if name == "stimulus+" else {}  # so small that |N| = n
-    mgd = Trained("mgd", TorchProblem()).run(STEPS)
-    recursive = Trained(name, TorchProblem(), period=1, **changes).run(STEPS)
-    assert np.abs(mgd.path - recursive.path).max() < 1e-12
-    assert recursive.multigradient.gradients == mgd.multigradient.gradients
-
-
-@pytest.mark.parametrize("name", ["stimulus", "stimulus-m", "stimulus+", "stimulus-m+"])
-def test_same_point_difference_is_zero(name: str) -> None:
-    trained = Trained(name, TorchProblem())
-    trained.multigradient.backward(trained.problem.batch(0))
-    before = trained.multigradient.rows()
-    step = trained.multigradient.backward(trained.problem.batch(1))  # no optimizer step in between
-    assert not step.anchored
-    assert same(before, trained.multigradient.rows())
+#: what decides the rows; weightings do not
+rules = names(slow=(EstimatorInfo,), among=(MethodInfo, EstimatorInfo))
 
 
 @methods
-@pytest.mark.parametrize("stop", [1, PERIOD - 1, PERIOD, PERIOD + 3, STEPS - 1])
-def test_resume_equals_no_interruption(name: str, stop: int) -> None:
-    straight = Trained(name, TorchProblem()).run(STEPS)
-    first = Trained(name, TorchProblem()).run(stop)
-    file = io.BytesIO()
-    torch.save(first.state(), file)
-    file.seek(0)
-    state = torch.load(file, weights_only=True)
-    second = Trained(name, TorchProblem())
-    with torch.no_grad():
-        second.model.x.copy_(state["x"])
-    second.optimizer.load_state_dict(state["optimizer"])
-    second.multigradient.load_state_dict(state["multigradient"])
-    second.x = list(first.x)
-    second.run(STEPS - stop)
-    assert np.array_equal(second.path, straight.path)
-    assert same(second.state(), straight.state())
+def test_two_runs_are_the_same(method: str) -> None:
+    check_deterministic(METHODS[method])
 
 
-class Broken(TorchProblem):
-    """Raises at a chosen call of ``losses``."""
+@subjects
+def test_resume_equals_no_interruption(subject: str) -> None:
+    check_resumes(SUBJECTS[subject])
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-        self.fail_at = -1
 
-    def losses(self, model: Point, batch: tuple[Tensor, Tensor]) -> Tensor:
-        self.calls += 1
-        if self.calls == self.fail_at:
-            raise RuntimeError("broken on purpose")
-        return super().losses(model, batch)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["rowwise", "rowwise, in place", "batched", "batched, in place"])
+@pytest.mark.parametrize("method", ["stimulus-m+", "moco+", "filtered-m"])
+def test_resume_equals_no_interruption_in_every_engine(method: str, engine: str) -> None:
+    with ENGINES[engine].used() as option:
+        check_resumes(METHODS[method], engine=option)
+
+
+@pytest.mark.parametrize("subject", [name for name, info in SUBJECTS.items() if info.symmetric])
+def test_permuting_objectives_permutes_weights_and_keeps_the_path(subject: str) -> None:
+    check_permutation(SUBJECTS[subject])
+
+
+@rules
+def test_one_objective_is_the_single_objective_method(subject: str) -> None:
+    check_one_objective(SUBJECTS[subject])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["raises", pytest.param("nan gradient", marks=pytest.mark.slow)])
+@names(slow=(WeightingInfo,))
+def test_a_failed_step_never_happened(subject: str, kind: str) -> None:
+    check_failed_step_never_happened(SUBJECTS[subject], kind)
+
+
+@rules
+def test_nan_never_enters_the_rows(subject: str) -> None:
+    check_nan_never_enters(SUBJECTS[subject], ENGINES["auto"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("method", ["stimulus-m", "moco+"])
+def test_nan_never_enters_the_rows_in_any_engine(method: str, engine: str) -> None:
+    check_nan_never_enters(METHODS[method], ENGINES[engine])
+
+
+@rules
+def test_frozen_and_unreached_parameters_have_no_gradient(subject: str) -> None:
+    check_frozen_parameters(SUBJECTS[subject])
+
+
+@pytest.mark.parametrize("micro_batch", [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 5))])
+@estimators
+def test_pieces_do_not_change_the_result(estimator: str, micro_batch: int) -> None:
+    check_micro_batch(ESTIMATORS[estimator], micro_batch)
 
 
 @methods
-@pytest.mark.parametrize("steps", [0, 3, PERIOD])
-@pytest.mark.parametrize("call", [1, 2, 3])
-def test_exception_inside_losses_changes_nothing(name: str, steps: int, call: int) -> None:
-    problem = Broken()
-    trained = Trained(name, problem).run(steps)
-    before, gradient = trained.state(), trained.model.x.grad
-    values = None if gradient is None else gradient.clone()
-    random = torch.get_rng_state()
-    problem.fail_at = problem.calls + call
-    counted = problem.calls
-    try:
-        trained.multigradient.backward(problem.batch(steps))
-    except RuntimeError as error:
-        assert str(error) == "broken on purpose"  # noqa: PT017 (not every step has so many evaluations)
-        assert same(before, trained.state())
-        assert trained.model.x.grad is gradient
-        assert values is None or torch.equal(trained.model.x.grad, values)
-        assert torch.equal(random, torch.get_rng_state())
-        problem.fail_at = -1
-        trained.run(STEPS - steps)
-        assert np.array_equal(trained.path, Trained(name, TorchProblem()).run(STEPS).path)
-    else:
-        assert problem.calls - counted < call  # this step has fewer evaluations than the one meant to fail
+def test_pieces_do_not_change_the_method(method: str) -> None:
+    check_micro_batch(METHODS[method], 5)
 
 
-def test_some_step_of_every_method_fails_in_the_test_above() -> None:
-    for name in CASES:
-        problem = Broken()
-        trained = Trained(name, problem)
-        problem.fail_at = 1
-        with pytest.raises(RuntimeError, match="on purpose"):
-            trained.multigradient.backward(problem.batch(0))
+@pytest.mark.parametrize("subject", [name for name, info in SUBJECTS.items() if getattr(info, "telescopes", False)])
+def test_same_point_difference_is_zero(subject: str) -> None:
+    check_same_point_difference_is_zero(SUBJECTS[subject])
 
 
-def test_the_table_has_the_rows_of_the_design() -> None:
-    rows = {
-        "mgd": (Full, MinNorm, "SGD"),
-        "smgd": (MiniBatch, MinNorm, "SGD"),
-        "moco+": (Storm, None, "SGD"),
-        "stimulus": (Recursive, MinNorm, "SGD"),
-        "stimulus-m": (Recursive, MinNorm, "HeavyBall"),
-    }
-    for name, (estimator, weighting, step) in rows.items():
-        trained = Trained(name, TorchProblem())
-        assert type(trained.multigradient.estimator) is estimator
-        assert weighting is None or type(trained.multigradient.weighting) is weighting
-        assert type(trained.optimizer).__name__ == step
-    assert {"page-moo", "vr-scalarisation", "scalarisation", "scalarisation-adam"} < set(METHODS)
+@methods
+def test_a_silent_safeguard_changes_nothing(method: str) -> None:
+    check_silent_safeguard(METHODS[method])
 
 
-def test_page_with_certain_anchors_is_mgd() -> None:
-    problem = TorchProblem()
-    model = Point(problem.start)
-    multigradient = MultiGradient(model, problem.losses, Page([problem.columns], probability=1.0))
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    for t in range(STEPS):
-        multigradient.backward(problem.batch(t))
-        optimizer.step()
-    mgd = Trained("mgd", problem).run(STEPS)
-    assert np.abs(model.x.detach().numpy() - mgd.path[-1]).max() < 1e-12
+@pytest.mark.parametrize("micro_batch", [None, 4])
+@estimators
+def test_every_step_costs_what_its_rule_says(estimator: str, micro_batch: int | None) -> None:
+    check_cost_of_steps(ESTIMATORS[estimator], micro_batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weighting", [name for name, info in WEIGHTINGS.items() if info.pairs])
+@pytest.mark.parametrize("estimator", [name for name, info in ESTIMATORS.items() if info.pairs])
+def test_every_pair_of_estimator_and_weighting_resumes(estimator: str, weighting: str) -> None:
+    check_resumes(ESTIMATORS[estimator], weighting=lambda: WEIGHTINGS[weighting].build(OBJECTIVES))
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_weights_are_as_the_rule_says(weighting: str) -> None:
+    check_weights(WEIGHTINGS[weighting])

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,19 +19,20 @@ from stimulus_moo import (
     Recursive,
     StimulusWarning,
     Storm,
-    Tracking,
 )
 from stimulus_moo._engine.differentiation import choose
-from tests.harness import cut, data, same, two_heads, two_losses
+from tests.database import ANCHOR, BACKEND, ENGINES, ESTIMATORS, METHODS, Run
+from tests.database import BATCHES as FOUR
+from tests.harness import same, two_heads, two_losses
+from tests.properties import check_engine, through_file
 
-COLUMNS = data(24)
-BATCHES = cut(COLUMNS, 6) * 3
+BATCHES = FOUR * 3
 
 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything the compiled engine does, but for the C++."""
-    monkeypatch.setattr("stimulus_moo._engine.compiled.BACKEND", "aot_eager")
+    monkeypatch.setattr(BACKEND, "aot_eager")
     yield
     torch._dynamo.reset()
 
@@ -53,42 +55,57 @@ def walk(engine: str, estimator: Any, steps: int = 10, **options: Any) -> tuple[
     return torch.stack(path), mg
 
 
-ESTIMATORS = {
-    "recursive": lambda: Recursive(cut(COLUMNS, 10), 4),
-    "storm": lambda: Storm(0.3),
-    "tracking": lambda: Tracking(0.3),
-    "mini-batch": MiniBatch,
-}
-
-
+@pytest.mark.parametrize(
+    ("engine", "micro_batch"),
+    [
+        ("batched", None),
+        ("rowwise, in place", 4),
+        pytest.param("batched", 4, marks=pytest.mark.slow),
+        pytest.param("rowwise, in place", None, marks=pytest.mark.slow),
+        pytest.param("batched, in place", 4, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", ESTIMATORS)
-@pytest.mark.parametrize("engine", ["batched", "compiled"])
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("micro_batch", [None, 4])
-@pytest.mark.usefixtures("uncompiled")
-def test_all_engines_walk_the_same_path(
-    engine: str, name: str, large: bool, micro_batch: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected, by_rows = walk("rowwise", ESTIMATORS[name](), micro_batch=micro_batch)
-    if large:
-        monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
-    found, mg = walk(engine, ESTIMATORS[name](), micro_batch=micro_batch)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
-    assert mg.engine == engine
-    assert (mg.samples, mg.gradients) == (by_rows.samples, by_rows.gradients)
-    assert [row.keys() for row in mg.rows()] == [row.keys() for row in by_rows.rows()]
+def test_all_engines_walk_the_same_path(name: str, engine: str, micro_batch: int | None) -> None:
+    check_engine(ESTIMATORS[name], ENGINES[engine], micro_batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "engine", "micro_batch"),
+    [
+        *((name, "compiled", None) for name in ("recursive", "page", "tracking", "storm", "mini-batch", "filtered")),
+        *((name, "compiled, in place", None) for name in ("recursive", "tracking", "storm", "mini-batch")),
+        ("recursive", "compiled", 4),  # pieces are not compiled
+        ("recursive", "compiled, in place", 4),
+    ],
+)
+def test_compiled_functions_walk_the_same_path(name: str, engine: str, micro_batch: int | None) -> None:
+    check_engine(ESTIMATORS[name], ENGINES[engine], micro_batch)
+
+
+@pytest.mark.slow
+def test_a_compiled_run_resumes_bit_for_bit() -> None:
+    info = METHODS["moco+"]
+    with ENGINES["compiled"].used() as engine:
+        straight, first, second = (Run(info, engine=engine) for _ in range(3))
+        straight.run(6)
+        second.resume(through_file(first.run(4).state()), first).run(2)
+    assert np.array_equal(second.path, straight.path)
+    assert same(second.state(), straight.state())
 
 
 @pytest.mark.slow
 def test_a_model_compiled_in_earnest_walks_the_same_path() -> None:
-    expected, _ = walk("rowwise", Recursive(cut(COLUMNS, 10), 4), steps=8)
-    found, mg = walk("compiled", Recursive(cut(COLUMNS, 10), 4), steps=8)
+    expected, _ = walk("rowwise", Recursive(ANCHOR, 4), steps=8)
+    found, mg = walk("compiled", Recursive(ANCHOR, 4), steps=8)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     assert mg.engine == "compiled"
     assert [known is not None for known in mg.store.compiler._known.values()] == [True]
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_the_compiled_function_is_really_used() -> None:
     _, mg = walk("compiled", Storm(0.3), steps=3)
@@ -102,12 +119,15 @@ def test_the_compiled_function_is_really_used() -> None:
     assert calls == [1]
 
 
-@pytest.mark.parametrize("engine", ["rowwise", "batched", "compiled"])
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.usefixtures("uncompiled")
-def test_a_gradient_that_is_not_finite_never_enters(engine: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if large:
-        monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if "compiled" in name else []) for name in ENGINES]
+)
+def test_a_gradient_that_is_not_finite_never_enters(name: str) -> None:
+    with ENGINES[name].used() as engine:
+        refuse_infinite_slopes(engine, in_place=ENGINES[name].in_place)
+
+
+def refuse_infinite_slopes(engine: str, *, in_place: bool) -> None:
     model = two_heads()
 
     def root(model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
@@ -128,12 +148,9 @@ def test_a_gradient_that_is_not_finite_never_enters(engine: str, large: bool, mo
     with pytest.raises(NonFiniteError, match="gradient of objective 1 contains NaN or infinity at step 4"):
         mg.backward(at(-1.0, 5))  # sqrt(0): the loss is finite, its slope is not
     assert mg.t == 4
-    if large:
-        assert mg.rows() == []  # they were being updated in place
-    else:
-        assert same(mg.rows(), rows)
+    assert same(mg.rows(), [] if in_place else rows)  # rows that are updated in place are dropped
     assert all(torch.equal(p, kept) for p, kept in zip(model.parameters(), state, strict=True))
-    assert mg.engine == engine
+    assert mg.engine == ("batched" if engine == "auto" else engine)
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -156,6 +173,7 @@ def test_models_with_a_mind_of_their_own_are_not_compiled(model: nn.Module, reas
         mg.backward(BATCHES[2])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_layers_that_are_switched_on_later_are_noticed() -> None:
     model = two_heads(nn.Dropout(0.3)).eval()
@@ -170,22 +188,25 @@ def test_layers_that_are_switched_on_later_are_noticed() -> None:
 
 @pytest.mark.usefixtures("uncompiled")
 def test_large_models_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stimulus_moo._engine.compiled.COMPILED_ENTRIES", 10)
+    monkeypatch.setattr("stimulus_moo._engine.transaction.COMPILED_ENTRIES", 10)
     mg = MultiGradient(two_heads(), losses, MiniBatch(), engine="compiled")
     mg.backward(BATCHES[0])
     with pytest.warns(StimulusWarning, match="it supports at most 10 entries of U"):
         mg.backward(BATCHES[1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_any_number_of_models_can_be_compiled() -> None:
-    for _ in range(torch._dynamo.config.recompile_limit + 2):
-        mg = MultiGradient(two_heads(), losses, MiniBatch(), engine="compiled")
-        for batch in BATCHES[:2]:
-            mg.backward(batch)
-        assert mg.engine == "compiled"
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for _ in range(4):
+            mg = MultiGradient(two_heads(), losses, MiniBatch(), engine="compiled")
+            for batch in BATCHES[:2]:
+                mg.backward(batch)
+            assert mg.engine == "compiled"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_losses_that_take_parameters_from_outside_are_not_compiled() -> None:
     model = two_heads()
@@ -202,6 +223,7 @@ def test_losses_that_take_parameters_from_outside_are_not_compiled() -> None:
     assert mg.engine == "rowwise"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_code_that_cannot_be_traced_is_not_compiled() -> None:
     def branching(model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
@@ -226,8 +248,7 @@ def test_a_missing_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch) -> Non
     mg = MultiGradient(two_heads(), losses, MiniBatch(), engine="compiled")
     mg.backward(BATCHES[0])
     with pytest.warns(
-        StimulusWarning,
-        match=r"compiled \(RuntimeError: No working C\+\+ compiler found\). Continuing with engine 'rowwise'",
+        StimulusWarning, match=r"compiled \(RuntimeError: No working C\+\+ compiler found\). Continuing"
     ):
         mg.backward(BATCHES[1])
 

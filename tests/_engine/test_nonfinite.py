@@ -13,10 +13,7 @@ from torch import Tensor, nn
 
 from stimulus_moo import (
     METHODS,
-    AdaptiveBatch,
-    Estimator,
     Fixed,
-    Full,
     HeavyBall,
     InvalidLosses,
     InvalidOption,
@@ -24,27 +21,17 @@ from stimulus_moo import (
     MinNorm,
     MultiGradient,
     NonFiniteError,
-    Page,
     Recursive,
     Storm,
-    Tracking,
     fit,
     kkt_residual,
 )
 from stimulus_moo._engine.nonfinite import MOST_IN_A_ROW
+from tests.database import BATCHES as FOUR
+from tests.database import COLUMNS, ESTIMATORS, STAGED_ENTRIES
 from tests.harness import cut, data, differing, everything, jacobian, same, train, two_heads, two_losses
 
-COLUMNS = data(24)
-BATCHES = cut(COLUMNS, 6) * 3
-ESTIMATORS: dict[str, Callable[[], Estimator]] = {
-    "recursive": lambda: Recursive(cut(COLUMNS, 10), 3),
-    "adaptive": lambda: Recursive(AdaptiveBatch(COLUMNS, epsilon=0.1, micro_batch=16), 3),
-    "page": lambda: Page(cut(COLUMNS, 10), 0.4),
-    "storm": lambda: Storm(0.3),
-    "tracking": lambda: Tracking(0.3),
-    "mini-batch": MiniBatch,
-    "full": lambda: Full(cut(COLUMNS, 10)),
-}
+BATCHES = FOUR * 3
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.1),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.05),
@@ -78,15 +65,25 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("estimator", "fault"),
+    [
+        *((name, "gradient only") for name in ESTIMATORS),
+        *(
+            pytest.param(name, fault, marks=pytest.mark.slow)
+            for name, info in ESTIMATORS.items()
+            for fault in FAULTS
+            if info.pairs and fault != "gradient only"
+        ),
+    ],
+)
 def test_a_skipped_step_leaves_model_optimizer_and_estimator_alone(estimator: str, fault: str) -> None:
     """The user's loop steps the optimizer whatever happens; the run is that of the good batches alone."""
 
     def run(skipping: bool) -> tuple[Any, Any, Any]:
         switch = Switch(FAULTS[fault])
         mg = MultiGradient(
-            two_heads(nn.Dropout(0.2)), switch, ESTIMATORS[estimator](), on_nonfinite="skip", micro_batch=4
+            two_heads(nn.Dropout(0.2)), switch, ESTIMATORS[estimator].build(), on_nonfinite="skip", micro_batch=4
         )
         optimizer = OPTIMIZERS["adamw"](mg.objective.parameters)
         torch.manual_seed(7)
@@ -134,7 +131,7 @@ def test_optimizers_with_momentum_do_not_move_on_a_skipped_step(name: str) -> No
 def test_one_bad_row_at_x_t_or_at_the_last_point_only(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of large models are updated in place and dropped when that fails."""
     if large:
-        monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
+        monkeypatch.setattr(STAGED_ENTRIES, 0)
     bad = (BATCHES[2][0].clone(), BATCHES[2][1])
     bad[0][3] = torch.nan  # one row of six
     mg = MultiGradient(two_heads(), two_losses, Storm(0.3), on_nonfinite="skip", micro_batch=2)
@@ -277,7 +274,7 @@ def test_a_task_whose_gradient_is_exactly_zero_is_pareto_stationary(estimator: s
         left, right = two_losses(model, batch)
         return left, right * 0.0 + 3.0
 
-    mg = MultiGradient(two_heads(), losses, ESTIMATORS[estimator]())
+    mg = MultiGradient(two_heads(), losses, ESTIMATORS[estimator].build())
     for batch in BATCHES[:4]:
         step = mg.backward(batch)
         assert step.weights.tolist() == [0.0, 1.0]

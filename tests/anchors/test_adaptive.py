@@ -57,7 +57,7 @@ def test_an_anchor_is_anything_that_can_be_iterated_again() -> None:
         (None, "an iterable of batches .* found NoneType"),
     ],
 )
-@pytest.mark.parametrize("estimator", [Full, lambda a: Recursive(a, 3), lambda a: Page(a, 0.5)])
+@pytest.mark.parametrize("estimator", [Full, lambda a: Recursive(a, 3), lambda a: Page(a, 0.5)])  # all that have one
 def test_anchors_that_cannot_work(estimator: Any, anchor: Any, message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         estimator(anchor)

@@ -1,16 +1,18 @@
-"""Many processes, one trajectory: every method of the paper, on 2 and 4 processes with unequal shares."""
+"""Many processes, one trajectory: every method that can be split, on 2 and 4 processes with unequal shares."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from stimulus_moo import PAPER_METHODS
+from stimulus_moo import InvalidOption
+from tests.database import METHODS
 from tests.distributed.launch import values
-from tests.distributed.paths import Path, follow
+from tests.distributed.paths import PERIOD, Path, follow
 
-STEPS = 100
-NAMES = PAPER_METHODS
+STEPS = 3 * PERIOD + 6  # four anchors, and inner steps after each
+NAMES = [name for name, info in METHODS.items() if not info.compares_halves]
+OTHERS = [name for name, info in METHODS.items() if info.compares_halves]
 
 
 def all_paths() -> dict[tuple[str, bool], Path]:
@@ -34,3 +36,18 @@ def test_processes_take_the_path_of_one(ranks: int, alone: dict[str, Path]) -> N
                 # the processes agree bit for bit
                 assert torch.equal(path.points, found[0][name, shard].points)
                 assert torch.equal(path.weights, found[0][name, shard].weights)
+
+
+def refusals() -> list[str]:
+    messages = []
+    for name in OTHERS:
+        with pytest.raises(InvalidOption) as caught:
+            follow(name, 1)
+        messages.append(str(caught.value))
+    return messages
+
+
+def test_methods_that_compare_the_halves_of_a_batch_are_refused() -> None:
+    for messages in values(refusals, 2):
+        assert len(messages) == 2
+        assert all("Filtered compares the two halves of a batch" in message for message in messages)

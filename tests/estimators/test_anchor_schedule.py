@@ -40,6 +40,7 @@ def test_anchors_come_and_never_take_more_than_their_share(share: float) -> None
     assert (anchors - 1) * 256 <= share * mg.gradients  # the first one is not a choice
 
 
+@pytest.mark.slow
 def test_where_batches_cannot_be_cut_the_share_alone_decides() -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 2).double()
@@ -52,6 +53,7 @@ def test_where_batches_cannot_be_cut_the_share_alone_decides() -> None:
     assert [k for k, anchored in enumerate(anchors) if anchored] == [0, 385, 770]  # 2 x 384 evaluations in between
 
 
+@pytest.mark.slow
 def test_a_larger_share_anchors_more_often() -> None:
     assert train(0.1)[1] < train(0.6)[1]
 
@@ -68,6 +70,7 @@ def test_without_noise_there_is_no_need_for_a_second_anchor() -> None:
     assert sum(anchors) == 1
 
 
+@pytest.mark.slow
 def test_the_error_is_that_of_the_estimate() -> None:
     """The summed variances follow the squared error of the lambda-weighted estimate."""
     predicted, real = 0.0, 0.0

@@ -65,6 +65,7 @@ def test_one_point_while_it_pays_and_two_at_least_every_probe() -> None:
     assert rule.update(13).before
 
 
+@pytest.mark.slow
 def test_the_predicted_error_is_the_error() -> None:
     """Least squares with known noise: E follows the mean squared error of the estimate over many runs."""
     generator = torch.Generator().manual_seed(0)

@@ -151,6 +151,7 @@ def test_mgd_and_stimulus_reach_the_pareto_point_of_the_counterexample():
 # -0.1) have 0.5, so 0.01.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_smgd_settles_at_the_biased_point(seed):
     problem = Counterexample()
@@ -159,6 +160,7 @@ def test_smgd_settles_at_the_biased_point(seed):
     assert run.x[-1, 0] == pytest.approx(problem.biased, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_cr_mogm_comes_near_the_pareto_point(seed):
     problem = Counterexample()
@@ -173,6 +175,7 @@ def test_cr_mogm_comes_near_the_pareto_point(seed):
     assert run.x[-1, 0] == pytest.approx(problem.pareto, abs=0.12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("method", [twins.moco, twins.moco_plus])
 def test_moco_comes_near_the_pareto_point(method, seed):
@@ -210,6 +213,7 @@ def test_stimulus_counts_of_the_paper(n, steps, size, samples, gradients):
         assert run.gradients[-1] == gradients
 
 
+@pytest.mark.slow
 def test_counts_of_the_baselines():
     problem = QuadraticSum(seed=0, n=128, dimension=2, objectives=2)
     options = {"steps": 1000, "lr": 0.1, "batches": draw_batches(0, 128, 1000, 8)}

@@ -230,12 +230,13 @@ def moco_plus(problem, x0, *, steps, lr, batches, beta, gamma, rho=0.0):
 # The STIMULUS family (paper, Algorithm 1)
 
 
-def algorithm_1(problem, x0, *, steps, lr, batches, period, anchor, momentum):
+def algorithm_1(problem, x0, *, steps, lr, batches, period, anchor, momentum, weigh=min_norm):
     """Algorithm 1 for all four variants, which differ in `anchor(t, directions) -> indices` and momentum.
 
     mod(t, q) = 0:  u_t^s = mean of grad f_sj(x_t) over the anchor            (lines 5 and 8)
     else:           u_t^s = u_{t-1}^s + grad f_A^s(x_t) - grad f_A^s(x_{t-1})   (line 11, Eq. (vr))
     then lambda_t by Eq. (mgda), d_t, and x_{t+1} = x_t + alpha (x_t - x_{t-1}) - eta d_t with x_{-1} = x_0.
+    Another rule than Eq. (mgda) is given as `weigh`.
     """
     record = Record(x0)
     x = record.x[0]
@@ -248,7 +249,7 @@ def algorithm_1(problem, x0, *, steps, lr, batches, period, anchor, momentum):
         else:
             u = u + problem.gradients(x, batches[t]) - problem.gradients(x_before, batches[t])
             samples, evaluations = len(batches[t]), 2 * len(batches[t])
-        weights = min_norm(u)
+        weights = weigh(u)
         d = weights @ u
         x_before, x = x, x + at(momentum, t) * (x - x_before) - at(lr, t) * d
         record.add(u, weights, d, x, samples=samples, gradients=evaluations)
@@ -340,3 +341,158 @@ def stimulus_m_plus(
         anchor=adaptive_anchor(problem, period, draw, momentum, **constants),
         momentum=momentum,
     )
+
+
+# Beyond the paper (DESIGN.md, section 1; the boxes in the docstrings of Page and Filtered)
+
+
+def page_moo(problem, x0, *, steps, lr, batches, probability, coin):
+    """PAGE-MOO without momentum."""
+    return page_moo_m(
+        problem, x0, steps=steps, lr=lr, batches=batches, probability=probability, coin=coin, momentum=0.0
+    )
+
+
+def page_moo_m(problem, x0, *, steps, lr, batches, probability, coin, momentum):
+    """PAGE-MOO with heavy-ball momentum; `coin()` is uniform on [0, 1) and is not asked at t = 0.
+
+    t = 0 or coin() < p:  u_t^s = grad f_s(x_t) over all n samples
+    else:                 u_t^s = u_{t-1}^s + grad f_A^s(x_t) - grad f_A^s(x_{t-1})
+    """
+    record = Record(x0)
+    x = record.x[0]
+    x_before, u = x, None
+    for t in range(steps):
+        if t == 0 or coin() < at(probability, t):
+            u = problem.full_gradients(x)
+            samples = evaluations = problem.n
+        else:
+            u = u + problem.gradients(x, batches[t]) - problem.gradients(x_before, batches[t])
+            samples, evaluations = len(batches[t]), 2 * len(batches[t])
+        weights = min_norm(u)
+        d = weights @ u
+        x_before, x = x, x + at(momentum, t) * (x - x_before) - at(lr, t) * d
+        record.add(u, weights, d, x, samples=samples, gradients=evaluations)
+    return record.trajectory()
+
+
+def spread(halves, sizes, weights):
+    """The variance of the mean over a batch that its two halves show, for the lambda-weighted sum of the rows.
+
+    The means a and b over n_1 and n_2 samples differ by (1/n_1 + 1/n_2) sigma^2 in the mean square, and the mean over
+    n = n_1 + n_2 has the variance sigma^2 / n: so it is (n_1 n_2 / n^2) ||a - b||^2.
+    """
+    a, b = (weights @ rows for rows in halves)
+    return sizes[0] * sizes[1] / sum(sizes) ** 2 * np.sum((a - b) ** 2)
+
+
+def filtered(problem, x0, *, steps, lr, batches, probe=8, memory=0.9):
+    """Filtered STIMULUS without momentum."""
+    return filtered_m(problem, x0, steps=steps, lr=lr, batches=batches, momentum=0.0, probe=probe, memory=memory)
+
+
+def filtered_m(problem, x0, *, steps, lr, batches, momentum, probe=8, memory=0.9):
+    """Filtered STIMULUS with heavy-ball momentum: the gain b of a scalar Kalman filter mixes difference and gradient.
+
+    u_t = (1 - b)(u_{t-1} + D) + b g       D = grad f_A(x_t) - grad f_A(x_{t-1}),  g = grad f_A(x_t)
+    b   = clip((E + v/2) / (E + R), 0, 1)
+    E   = (1 - b)^2 (E + v) + b^2 R + b (1 - b) v
+
+    E, v and R are the variances of the error of u, of D and of g under lambda_{t-1} (1/S at t = 0), the last two from
+    `spread`. v goes with ||x_t - x_{t-1}||^2, and is at most 4 R; `slope` is the ratio. R, `slope` and the squared
+    length of d are running means with the share `memory` of the old value. While a second point does not pay
+    (b = 1, E = R, and the batch is not cut), it is evaluated at every probe-th step only. Until `slope` is known, v is
+    taken as 2 R and b as 1/2. At t = 0, u = g.
+    """
+
+    def mean(old, new):
+        return new if old is None else memory * old + (1 - memory) * new
+
+    record = Record(x0)
+    x = record.x[0]
+    x_before, u = x, None
+    weights = np.full(problem.objectives, 1 / problem.objectives)
+    E, R, slope, signal, since = None, None, None, None, 0
+    for t in range(steps):
+        A = batches[t]
+        first, second = A[: math.ceil(len(A) / 2)], A[math.ceil(len(A) / 2) :]
+        sizes = len(first), len(second)
+        g, distance2 = problem.gradients(x, A), np.sum((x - x_before) ** 2)
+        since += 1
+        points, cut = 2, True
+        if t == 0:
+            u, points, since = g, 1, 0
+        else:
+            v = None if slope is None else min(slope * distance2, 4 * R)
+            if v is not None:
+                settled = min(v / 2 + math.sqrt(max(v * R - v**2 / 4, 0)), R)  # E* of the docstring, at most R
+                pays = max(signal - E, 0) + 2 * settled < R
+                if since < probe and not pays:
+                    u, E, points, cut = g, R, 1, False
+        if points == 2:
+            since = 0
+            b, v = (0.5, 2 * R) if v is None else (min((E + v / 2) / (E + R), 1), v)
+            u = (1 - b) * (u + g - problem.gradients(x_before, A)) + b * g
+            E = (1 - b) ** 2 * (E + v) + b**2 * R + b * (1 - b) * v
+        if cut:
+            now = [problem.gradients(x, half) for half in (first, second)]
+            variance = spread(now, sizes, weights)
+            E = variance if R is None else E
+            R = mean(R, variance)
+        if points == 2 and distance2 > 0:
+            changes = [a - problem.gradients(x_before, half) for a, half in zip(now, (first, second), strict=True)]
+            slope = mean(slope, spread(changes, sizes, weights) / distance2)
+        weights = min_norm(u)
+        d = weights @ u
+        signal = mean(signal, np.sum(d**2))
+        x_before, x = x, x + at(momentum, t) * (x - x_before) - at(lr, t) * d
+        record.add(u, weights, d, x, samples=len(A), gradients=points * len(A))
+    return record.trajectory()
+
+
+def vr_scalarisation(problem, x0, *, steps, lr, batches, period, weights):
+    """STIMULUS with the same weights at every step."""
+    return algorithm_1(
+        problem,
+        x0,
+        steps=steps,
+        lr=lr,
+        batches=batches,
+        period=period,
+        anchor=lambda t, directions: np.arange(problem.n),
+        momentum=0.0,
+        weigh=lambda u: np.array(weights),
+    )
+
+
+def scalarisation(problem, x0, *, steps, lr, batches, weights):
+    """SGD on the weighted sum of the losses: x_{t+1} = x_t - eta sum_s lambda^s grad f_A^s(x_t)."""
+    record = Record(x0)
+    x = record.x[0]
+    weights = np.array(weights)
+    for t in range(steps):
+        u = problem.gradients(x, batches[t])
+        d = weights @ u
+        x = x - at(lr, t) * d
+        record.add(u, weights, d, x, samples=len(batches[t]), gradients=len(batches[t]))
+    return record.trajectory()
+
+
+def scalarisation_adam(problem, x0, *, steps, lr, batches, weights, beta1=0.9, beta2=0.999, eps=1e-8):
+    """Adam (Kingma and Ba 2015, Algorithm 1) on the weighted sum of the losses.
+
+    m_t = beta_1 m_{t-1} + (1 - beta_1) d_t,   v_t = beta_2 v_{t-1} + (1 - beta_2) d_t^2,   from zero,
+    x_{t+1} = x_t - eta (m_t / (1 - beta_1^{t+1})) / (sqrt(v_t / (1 - beta_2^{t+1})) + eps)
+    """
+    record = Record(x0)
+    x = record.x[0]
+    weights = np.array(weights)
+    m, v = np.zeros_like(x), np.zeros_like(x)
+    for t in range(steps):
+        u = problem.gradients(x, batches[t])
+        d = weights @ u
+        m = beta1 * m + (1 - beta1) * d
+        v = beta2 * v + (1 - beta2) * d**2
+        x = x - at(lr, t) * (m / (1 - beta1 ** (t + 1))) / (np.sqrt(v / (1 - beta2 ** (t + 1))) + eps)
+        record.add(u, weights, d, x, samples=len(batches[t]), gradients=len(batches[t]))
+    return record.trajectory()
