@@ -34,7 +34,7 @@ all-reduce and (R-1)/R times the size of a reduce-scatter or an all-gather. The 
 depends on S, P and R only. "On the wire" is what the loopback device has carried, divided by ranks and steps; it
 includes packet headers and all other traffic of the machine. "Rows held" is the part of U that a rank stores between
 two steps, in units of the S x P matrix. With sharded rows a rank stores a second copy, so that a failed step can be
-undone. "Streamed" is how the rows of large models are sharded: one row per message. The speed-up compares, in
+undone. The speed-up compares, in
 alternating blocks of one run, steps of two ranks with one thread each with steps of one rank with one thread on the
 whole batch. Targets (column bar): bytes within 2% of the model, rows within 2% of the model, and a speed-up of at least
 1.5 on the convolutional networks.

@@ -43,8 +43,8 @@ from tests.reference import twins
 from tests.reference.problems import NonconvexSum
 
 #: Private names that the tests read or replace.
-STAGED_ENTRIES = "stimulus_moo._engine.transaction.STAGED_ENTRIES"  # rows above this size are updated in place
-BACKEND = "stimulus_moo._engine.compiler.BACKEND"  # what torch.compile uses
+STAGED_ENTRIES = "stimulus_moo._engine.store.STAGED_ENTRIES"  # rows above this size are updated in place
+BACKEND = "stimulus_moo._engine.compiled.BACKEND"  # what torch.compile uses
 ENGINE_NAMES = "stimulus_moo._engine.differentiation.ENGINES"
 
 STEPS = 200

@@ -339,8 +339,8 @@ def guarded_path(info: MethodInfo, steps: int, lr: float) -> tuple[np.ndarray, t
     run = Run(info, lr=lr)
     guard = Safeguard(run.optimizer, run.multigradient)
     for t in range(steps):
-        guard.backward(run.problem.batch(t))
-        guard.step()
+        run.multigradient.backward(run.problem.batch(t))
+        run.optimizer.step()
         run.x.append(run.flat())
     return run.path, (guard.alone, guard.shortened, guard.taken_back)
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import stimulus_moo
-from stimulus_moo import METHODS
+from stimulus_moo import METHODS, errors
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -118,16 +118,31 @@ def test_links_of_a_page_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{name_of(path)}: {target}"
 
 
+def page_of(url: str) -> tuple[Path, str]:
+    """Return the page and the anchor that a URL of the site stands for."""
+    assert url.startswith(errors.DOCS), url
+    page, _, anchor = url.removeprefix(errors.DOCS).partition("#")
+    return DOCS / page.replace(".html", ".md"), anchor
+
+
 def test_pages_that_the_code_names_exist() -> None:
-    named = {
-        (source.name, page, anchor)
-        for source in [*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").glob("*.py"), *OTHERS]
-        for page, anchor in re.findall(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?", text_of(source))
-    }
-    assert named
-    for source, page, anchor in named:
-        assert (ROOT / page).exists(), f"{source} names {page}"
-        assert not anchor or anchor in anchors(ROOT / page), f"{source} names {page}#{anchor}"
+    """Messages name pages as ``DOCS + "page.html#anchor"`` or ``{DOCS}page.html``."""
+    named = [
+        (source.name, errors.DOCS + page)
+        for source in (ROOT / "src").rglob("*.py")
+        for page in re.findall(r"DOCS(?:\}| \+ \")([\w/-]+\.html(?:#[\w-]+)?)", text_of(source))
+    ]
+    assert len(named) > 10
+    for source, url in named:
+        page, anchor = page_of(url)
+        assert page.exists(), f"{source} names {url}"
+        assert not anchor or anchor in anchors(page), f"{source} names {url}"
+
+
+def test_no_message_points_into_the_repository() -> None:
+    """An installed wheel has no docs folder."""
+    for source in (ROOT / "src").rglob("*.py"):
+        assert not re.findall(r"see docs/|docs/[\w/-]+\.md#", text_of(source)), source
 
 
 def test_every_page_is_reachable_from_the_index() -> None:
@@ -149,19 +164,19 @@ def test_every_error_names_its_page_below_the_message() -> None:
     kinds = [stimulus_moo.StimulusError]
     for kind in kinds:
         kinds += kind.__subclasses__()
-        page, _, anchor = kind.page.partition("#")
-        assert (ROOT / page).exists(), kind
-        assert not anchor or anchor in anchors(ROOT / page), kind
+        page, anchor = page_of(kind.page)
+        assert page.exists(), kind
+        assert not anchor or anchor in anchors(page), kind
     error = pickle.loads(pickle.dumps(stimulus_moo.InvalidLosses("found one")))
     assert str(error) == "found one"
-    assert error.__notes__ == ["see docs/guides/own-loop.md#what-losses-must-return"]
+    assert error.__notes__ == [f"see {errors.DOCS}guides/own-loop.html#what-losses-must-return"]
 
 
 def test_every_public_name_is_in_the_reference() -> None:
     reference = text_of(DOCS / "api.md")
-    errors = {name for name in stimulus_moo.__all__ if name in vars(stimulus_moo.errors)}  # automodule has them all
+    listed = {name for name in stimulus_moo.__all__ if name in vars(errors)}  # automodule has them all
     missing = {name for name in stimulus_moo.__all__ if f":: stimulus_moo.{name}\n" not in reference}
-    assert missing - errors == set()
+    assert missing - listed == set()
 
 
 def test_every_experiment_and_study_is_on_the_page_of_the_lab() -> None:

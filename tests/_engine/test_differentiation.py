@@ -247,9 +247,7 @@ def test_a_missing_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch, "compile", missing)
     mg = MultiGradient(two_heads(), losses, MiniBatch(), engine="compiled")
     mg.backward(BATCHES[0])
-    with pytest.warns(
-        StimulusWarning, match=r"compiled \(RuntimeError: No working C\+\+ compiler found\). Continuing"
-    ):
+    with pytest.warns(StimulusWarning, match=r"compiled \(RuntimeError: No working C\+\+ compiler found\). Continuing"):
         mg.backward(BATCHES[1])
 
 
