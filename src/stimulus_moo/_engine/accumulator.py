@@ -14,20 +14,11 @@ class Accumulator:
     """Adds ``weight`` times every gradient to the rows; a weight of 0 only looks at the gradients.
 
     It takes one row, or one parameter's gradient, at a time, so that the S rows are never held twice. Each gradient is
-    checked before it is added, because it cannot be removed again.
-
-    Args:
-        rows: U_t as it is being built.
-        weight: factor of every gradient.
-        step: t, for messages.
-        by_parameter: accept gradients of single parameters.
-        side: a weighted sum that also receives the gradients.
+    checked before it is added, because it cannot be removed again. ``side`` also receives the gradients.
     """
 
-    def __init__(
-        self, rows: Rows, weight: float, step: int, *, by_parameter: bool = True, side: WeightedSum | None = None
-    ) -> None:
-        self.rows, self.weight, self.step, self.by_parameter, self.side = rows, weight, step, by_parameter, side
+    def __init__(self, rows: Rows, weight: float, step: int, side: WeightedSum | None = None) -> None:
+        self.rows, self.weight, self.step, self.side = rows, weight, step, side
         self.finished = 0  # objectives whose rows have been added
         self.close: Callable[[], None] | None = None  # cleanup callback, run if the engine was interrupted
         self._partial = False  # has a part of the next row been added?

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,18 +37,11 @@ BACKEND = "inductor"
 #: largest relative distance at which compiled rows count as equal, by the type of the parameters
 AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
 
-#: losses at x_t, losses at x_{t-1} or None, U_t by block
-Found = tuple[Tensor, Tensor | None, list[Tensor]]
-
-#: from x_t, x_{t-1} or None, batch, [keep, now, before], U_{t-1} by block or None
-Function = Callable[[Sequence[Tensor], Sequence[Tensor] | None, Any, Tensor, Sequence[Tensor] | None], Found]
-
-#: per block of rows: its objectives, and the parameters whose gradients are its columns
-Layout = Sequence[tuple[list[int], list[int]]]
+#: (x_t, x_{t-1} or None, batch, [keep, now, before], U_{t-1} by block or None) to the losses at both points and U_t
+Function = Callable[..., tuple[Tensor, Tensor | None, list[Tensor]]]
 
 
-@dataclass(frozen=True)
-class CompiledRows:
+class CompiledRows(NamedTuple):
     """A compiled update that has been seen to agree with single rows, and what it reaches."""
 
     function: Function
@@ -74,10 +66,12 @@ def compile_rows(
     losses: Callable[[Any, Any], Any],
     names: Sequence[str],
     objectives: int,
-    layout: Layout,
-    backend: str,
+    layout: Sequence[tuple[list[int], list[int]]],
 ) -> Function:
-    """Return U_t = keep U_{t-1} + now J(x_t) + before J(x_{t-1}) as a function; the first call compiles it."""
+    """Return U_t = keep U_{t-1} + now J(x_t) + before J(x_{t-1}) as a function; the first call compiles it.
+
+    ``layout`` has for each block its objectives, and the parameters whose gradients are its columns.
+    """
     wrapped = _Losses(model, losses)
     keys = [f"model.{name}" for name in names]
 
@@ -100,7 +94,7 @@ def compile_rows(
         batch: Any,
         weights: Tensor,
         rows: Sequence[Tensor] | None,
-    ) -> Found:
+    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         keep, now, before = weights.unbind()
         found, blocks = jacobian(parameters, batch)
         earlier = None
@@ -115,24 +109,23 @@ def compile_rows(
     # torch.compile keeps at most a few versions of one code object, and every model would bring one of this
     own = FunctionType(update.__code__.replace(), update.__globals__, update.__name__, None, update.__closure__)
     # a step of a small model is shorter than the Python that inductor would wrap its kernels in
-    options: dict[str, Any] | None = {"cpp_wrapper": True} if backend == "inductor" else None
-    return torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
+    options: dict[str, Any] | None = {"cpp_wrapper": True} if BACKEND == "inductor" else None
+    return torch.compile(own, fullgraph=True, dynamic=False, backend=BACKEND, options=options)
 
 
 class Compiler:
     """Compiles each kind of batch once, on first sight, and remembers what may be used."""
 
     def __init__(self, objective: Objective, engine: Engine) -> None:
-        self.objective = objective
-        self.engine = engine
+        self.objective, self.engine = objective, engine
         self._known: dict[Any, CompiledRows | None] = {}
 
     def find(
-        self, batch: Any, previous: Sequence[Tensor] | None, like: Rows | None, keep: bool, step: int
+        self, batch: Any, previous: Sequence[Tensor] | None, like: Rows, keep: bool, step: int
     ) -> CompiledRows | None:
         """Return the compiled update for batches of this kind, or None if this one has to be run uncompiled."""
         kind = kind_of(batch, self.objective.model)
-        if like is None or not like.blocks or kind is None or autocasts(self.objective.devices):
+        if not like.blocks or kind is None or autocasts(self.objective.devices):
             return None
         key = (kind, previous is None, keep, tuple(like.layout))
         if key not in self._known:
@@ -160,7 +153,7 @@ class Compiler:
         finally:
             snapshot.restore()
         layout = [(block.objectives, block.members) for block in expected.blocks]
-        function = compile_rows(objective.model, objective.losses, objective.names, like.objectives, layout, BACKEND)
+        function = compile_rows(objective.model, objective.losses, objective.names, like.objectives, layout)
         # sums, since a difference of near points has few digits to compare
         weights = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
         zero = [torch.zeros_like(block.matrix) for block in expected.blocks] if keep else None
@@ -195,13 +188,12 @@ def evaluate_compiled(transaction: Transaction, batch: Any, size: int, keep: flo
     if probe is not None and (probe.halves or not (probe.in_rows or store.reducer is None)):
         return False  # the probe needs single gradients
     like = store.spare if store.rows is None else store.rows
-    if not _supported(store, like):
+    if not _supported(store, like) or like is None:
         return False
     previous = store.previous if update.look_back else None
     compiled = store.compiler.find(batch, previous, like, bool(keep), transaction.step)
     if compiled is None:
         return False
-    assert like is not None
     old = [block.matrix for block in like.blocks] if keep else None
     weights = torch.tensor([keep, update.now * factor, update.before * factor], dtype=torch.float64)
     losses, before, matrices = compiled.function(store.objective.parameters, previous, batch, weights, old)
@@ -223,9 +215,7 @@ def _supported(store: Store, like: Rows | None) -> bool:
     """Return whether the compiled engine serves this model; it gives up where it does not."""
     if store.sharded:
         store.engine.give_up("it needs all of U in one process, and shard=True splits it")
-    elif like is not None and (
-        like.objectives * store.objective.dimension > COMPILED_ENTRIES or not store.storage.plain
-    ):
+    elif like and (like.objectives * store.objective.dimension > COMPILED_ENTRIES or not store.storage.plain):
         store.engine.give_up(f"it supports at most {COMPILED_ENTRIES} entries of U (S x P), stored by default")
     return store.engine.name == "compiled"
 

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.nonfinite import finite
+from stimulus_moo.data.partition import ALL
 from stimulus_moo.errors import StimulusWarning
 
 if TYPE_CHECKING:
@@ -51,30 +52,21 @@ class Engine:
 
     def jacobian(self, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> Jacobian:
         """Return the gradients of all losses, for a model small enough to hold all rows at once."""
-        self._resolve(losses, parameters)
         with full_precision({parameter.device for parameter in parameters}):
-            stacked = self._batched(losses, parameters) if self.name == "batched" else None
-            if stacked is not None:
-                return Jacobian(stacked=stacked)
-            return Jacobian(list(rowwise(losses, parameters)))
+            stacked = self._stacked(losses, parameters)
+            return Jacobian(list(rowwise(losses, parameters)) if stacked is None else (), stacked)
 
     def stream(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Accumulator) -> None:
         """Give the sink the gradients of all losses, for a model whose rows must not be held twice."""
-        self._resolve(losses, parameters)
         with full_precision({parameter.device for parameter in parameters}):
-            stacked = self._batched(losses, parameters) if self.name == "batched" else None
+            stacked = self._stacked(losses, parameters)
             if stacked is not None:
                 sink.take_stacked(stacked)
-            elif sink.by_parameter and can_stream(self.model, parameters):
+            elif sink.rows.partition == ALL and can_stream(self.model, parameters):
                 stream(losses, parameters, sink)
             else:
                 for objective, row in enumerate(rowwise(losses, parameters)):
                     sink.take_row(objective, row)
-
-    def _resolve(self, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
-        if self.name == "auto":
-            self.name = choose(self.model, parameters, len(losses))
-            logger.debug("engine %s chosen for %d objectives", self.name, len(losses))
 
     def give_up(self, reason: str) -> None:
         """Switch to single rows and say why: a warning if the user asked for this engine, else a log entry."""
@@ -88,7 +80,13 @@ class Engine:
             warnings.warn(message, StimulusWarning, stacklevel=2)
         self.name = "rowwise"
 
-    def _batched(self, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor | None] | None:
+    def _stacked(self, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor | None] | None:
+        """Return the gradients from one vectorised pass; None where single rows are to be computed."""
+        if self.name == "auto":
+            self.name = choose(self.model, parameters, len(losses))
+            logger.debug("engine %s chosen for %d objectives", self.name, len(losses))
+        if self.name != "batched":
+            return None
         try:
             gradients = batched(losses, parameters)
         except RuntimeError as error:
@@ -119,10 +117,7 @@ def rowwise(losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> Iterator[
 def batched(losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor | None]:
     """Return every objective's gradients as [S, *shape] per parameter, or None where no loss reaches it.
 
-    All rows come from one vectorised backward pass. The graph is kept, so that single rows can still be computed.
-
-    Raises:
-        RuntimeError: an operation of the graph cannot be vectorised.
+    All rows come from one vectorised pass, or RuntimeError if that is impossible; the graph is kept for single rows.
     """
     with torch.enable_grad():
         stacked = torch.stack(list(losses))
@@ -139,8 +134,7 @@ def stream(losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Accumul
     A gradient that was just written is still in the processor's cache. On large models, adding it immediately is much
     faster than collecting the row first.
     """
-    last = len(losses) - 1
-    now = 0
+    last, now = len(losses) - 1, 0
 
     def receive(i: int, parameter: Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None

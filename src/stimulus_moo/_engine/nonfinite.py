@@ -56,26 +56,19 @@ class SkipPolicy:
 def non_finite_loss(losses: Tensor, step: int) -> NonFiniteError:
     s, value = next((s, value) for s, value in enumerate(losses.tolist()) if not math.isfinite(value))
     message = f"the loss of objective {s} is {value} at step {step}; nothing was changed. Check this batch, lower the "
-    message += "learning rate, or guard the loss against overflow"
-    return NonFiniteError(message, objective=s, step=step)
+    return NonFiniteError(message + "learning rate, or guard the loss against overflow", objective=s, step=step)
 
 
 def non_finite_gradient(objective: int, step: int) -> NonFiniteError:
-    message = (
-        f"the gradient of objective {objective} contains NaN or infinity at step {step} although its loss is finite"
-    )
-    message += "; nothing was changed. Check for a square root, a norm or a logarithm at zero, and for low-precision "
-    return NonFiniteError(message + "overflow", objective=objective, step=step)
+    message = f"the gradient of objective {objective} contains NaN or infinity at step {step} although its loss is "
+    message += "finite; nothing was changed. Check for a square root, a norm or a logarithm at zero, and for overflow "
+    return NonFiniteError(message + "in low precision", objective=objective, step=step)
 
 
 def check_direction(
     direction: Sequence[Tensor | None], sq_norm: Tensor, rows: Rows, weights: Tensor, step: int
 ) -> None:
-    """Raise NonFiniteError where d_t overflows, naming the objective that contributes most.
-
-    The rows are finite and have at least float32 precision. Their weighted sum, or its cast to the parameters' half
-    precision, may still overflow.
-    """
+    """Raise NonFiniteError where the weighted sum of finite rows, or its cast to half precision, overflows."""
     narrow = [part for part in direction if part is not None and part.element_size() < 4]
     if not math.isfinite(sq_norm) or not all(map(finite, narrow)):
         s = int((weights.abs() * rows.sq_norms().sqrt()).argmax())

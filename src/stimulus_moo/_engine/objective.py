@@ -47,21 +47,15 @@ class Objective:
         self.micro_batch = None if micro_batch is None else positive_integer("micro_batch", micro_batch)
         self.batch_size = batch_size
         if shared is not None and (not isinstance(shared, Iterable) or isinstance(shared, Tensor)):
-            raise InvalidOption(
-                f"shared must be an iterable of parameters, for instance model.trunk.parameters(), found "
-                f"{type(shared).__name__}"
-            )
+            kind = type(shared).__name__
+            raise InvalidOption(f"shared must be an iterable of parameters, say model.trunk.parameters(), found {kind}")
         self.shared = None if shared is None else list(shared)
         self.count: int | None = None  # S, known after the first step
         self.returned = 0  # how many losses the last evaluation returned
         self.adopt()
 
     def adopt(self) -> None:
-        """Adopt the model's current trainable parameters.
-
-        Raises:
-            InvalidOption: nothing can be trained, a parameter is complex, or ``shared`` does not fit.
-        """
+        """Adopt the model's current trainable parameters; raise InvalidOption where they or ``shared`` do not fit."""
         trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if not trainable:
             raise InvalidOption("model must have at least one parameter with requires_grad=True, found none")
@@ -88,14 +82,9 @@ class Objective:
         )
 
     def pieces(self, batch: Any) -> list[tuple[Any, int]]:
-        """Return (piece, size) for the batch cut by ``micro_batch``.
-
-        Raises:
-            InvalidBatch: the batch has no size, or it is empty.
-        """
-        if self.micro_batch is None:
-            return [(batch, self.size(batch))]
-        return [(piece, self.size(piece)) for piece in split(batch, self.micro_batch)]
+        """Return (piece, size) for the batch cut by ``micro_batch``."""
+        pieces = [batch] if self.micro_batch is None else split(batch, self.micro_batch)
+        return [(piece, self.size(piece)) for piece in pieces]
 
     def is_empty(self, batch: Any) -> bool:
         """Return whether a batch has no samples, which a process may bring to a step of several."""
@@ -111,12 +100,7 @@ class Objective:
         return int(size)
 
     def evaluate(self, piece: Any, step: int) -> Evaluated:
-        """Run the losses on a piece where the parameters stand now.
-
-        Raises:
-            InvalidLosses: they are not S scalars that depend on the model.
-            NonFiniteError: one of them is NaN or infinite.
-        """
+        """Run the losses on a piece where the parameters stand now; raise InvalidLosses or NonFiniteError."""
         torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
         with torch.enable_grad():
             losses = self._scalars(self.losses(self.model, piece))

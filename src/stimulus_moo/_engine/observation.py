@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,12 +58,23 @@ class Observation:
         return float(self.weights @ (self.before - self.losses).double().cpu())
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A part of the step's batch that is evaluated at once."""
+
+    content: Any
+    size: int
+    fraction: float = 1.0  # of the batch
+    half: int = 0  # which half of the batch it belongs to, where it was cut in two
+    fraction_of_half: float = 1.0
+
+
+@dataclass(frozen=True)
 class WeightedSum:
     """Adds lambda-weighted gradients to vectors while an update takes them in."""
 
-    def __init__(self, weights: Sequence[float], targets: Sequence[tuple[list[Tensor], float]]) -> None:
-        self.weights = weights
-        self.targets = targets
+    weights: Sequence[float]
+    targets: Sequence[tuple[list[Tensor], float]]
 
     def add_jacobian(self, jacobian: Jacobian) -> None:
         if jacobian.stacked is not None:
@@ -93,66 +105,51 @@ class WeightedSum:
 class Probe:
     """Measures an update while it is made, with at most three vectors of the model's size for the duration of a step.
 
-    Args:
-        weights: lambda_{t-1}; None before the first step, when all objectives count the same.
-        parameters: those of the model.
-        halves: compare the two halves of the batch.
+    ``weights`` are lambda_{t-1}; None before the first step, when all objectives count the same. ``halves`` compares
+    the two halves of the batch.
     """
 
     def __init__(self, weights: Tensor | None, parameters: Sequence[Tensor], *, halves: bool) -> None:
-        self.weights = weights
-        self.halves = halves
+        self.weights, self.halves = weights, halves
         self.change: float | None = None  # ||sum_s lambda^s D^s||
         self.change_variance: float | None = None
         self.variance: float | None = None
         self.two_points = False  # is the batch evaluated at x_{t-1} too?
         self.in_rows = False  # is D the difference of the rows before and after the update?
         self._parameters = parameters
-        self._change: list[Tensor] | None = None  # sum_s lambda^s D^s
-        self._split: list[Tensor] | None = None  # the same of the first half minus that of the second
-        self._noise: list[Tensor] | None = None  # sum_s lambda^s g^s of the first half minus that of the second
+        # change: sum_s lambda^s D^s; split: the same of the first half minus that of the second; noise: sum_s lambda^s
+        # g^s of the first half minus that of the second
+        self._sums: dict[str, list[Tensor]] = {}
 
     def begin(self, *, halves: bool) -> None:
         """Allocate the vectors, also for two halves where the batch could be cut."""
-        self._change = self._zeros() if self.two_points and not self.in_rows else None
-        self._noise = self._zeros() if halves else None
-        self._split = self._zeros() if halves and self.two_points else None
+        two = self.two_points
+        wanted = {"change": two and not self.in_rows, "split": two and halves, "noise": halves}
+        like = [(p, torch.promote_types(p.dtype, torch.float32)) for p in self._parameters]
+        self._sums = {name: [torch.zeros_like(p, dtype=kind) for p, kind in like] for name in wanted if wanted[name]}
 
-    def side(self, objectives: int, *, now: bool, half: int, of_half: float, of_all: float) -> WeightedSum | None:
-        """Return where the gradients of a piece go, given its fraction of its half and of the batch."""
-        point, sign = (1.0 if now else -1.0), (1.0 if half == 0 else -1.0)
-        targets = []
-        if self._change is not None:
-            targets.append((self._change, point * of_all))
-        if self._split is not None:
-            targets.append((self._split, point * sign * of_half))
-        if self._noise is not None and now:
-            targets.append((self._noise, sign * of_half))
-        if not targets:
-            return None
-        return WeightedSum([1.0 / objectives] * objectives if self.weights is None else self.weights.tolist(), targets)
+    def side(self, objectives: int, piece: Piece, *, now: bool) -> WeightedSum | None:
+        """Return where the gradients of a piece go."""
+        point, sign = (1.0 if now else -1.0), (1.0 if piece.half == 0 else -1.0)
+        half = sign * piece.fraction_of_half
+        factors = {"change": point * piece.fraction, "split": point * half, "noise": half if now else 0.0}
+        targets = [(vectors, factors[name]) for name, vectors in self._sums.items() if factors[name]]
+        weights = [1.0 / objectives] * objectives if self.weights is None else self.weights.tolist()
+        return WeightedSum(weights, targets) if targets else None
 
     def vectors(self) -> list[Tensor]:
-        return [vector for vectors in (self._change, self._split, self._noise) for vector in vectors or ()]
+        return [vector for vectors in self._sums.values() for vector in vectors]
 
     def end(self, sizes: Sequence[int]) -> float:
         """Compute the results, given the sizes of the halves, and free the vectors; return the variance or 0."""
         scale = sizes[0] * sizes[1] / sum(sizes) ** 2 if all(sizes) else 0.0
-        if self._change is not None:
-            self.change = length(self._change)
-        if self._split is not None:
-            self.change_variance = scale * length(self._split) ** 2
-        if self._noise is not None:
-            self.variance = scale * length(self._noise) ** 2
-        self._change = self._split = self._noise = None
+        found, self._sums = {name: length(vectors) for name, vectors in self._sums.items()}, {}
+        self.change = found.get("change", self.change)
+        if "split" in found:
+            self.change_variance = scale * found["split"] ** 2
+        if "noise" in found:
+            self.variance = scale * found["noise"] ** 2
         return self.variance or 0.0
-
-    def compare(self, now: Sequence[Tensor | None], before: Sequence[Tensor | None]) -> None:
-        """Compute ||sum_s lambda^s D^s|| from two combinations of rows; None counts as zero."""
-        self.change = length([a - b for a, b in zip(now, before, strict=True) if a is not None and b is not None])
-
-    def _zeros(self) -> list[Tensor]:
-        return [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in self._parameters]
 
 
 def length(vectors: Sequence[Tensor]) -> float:

@@ -128,12 +128,10 @@ class Proposal:
     def weigh(self) -> None:
         """Compute weights and direction; an overflow ends up in ``error``. ``commit`` calls this if needed."""
         mg, transaction = self._mg, self._transaction
-        if not self.open or self._combined is not None:
+        if not self.open or self._combined is not None or transaction is None:
             return
-        assert transaction is not None
         with self._undone_on_error(), torch.no_grad(), full_precision(mg.objective.devices):
-            rows = transaction.pending
-            assert rows is not None
+            rows = transaction.rows
             weights = checked(mg.weighting(rows.gramian(self._t)), rows.objectives)
             if mg.store.reducer is not None and not mg.weighting.deterministic:
                 weights = mg.store.reducer.broadcast(weights)
@@ -152,11 +150,9 @@ class Proposal:
         self.weigh()
         if self.error is not None:
             return self._skip(self.error)
-        if not self.open:
-            raise InvalidOption("this proposal was committed or discarded before; call propose(batch) again")
         mg, transaction = self._mg, self._transaction
-        assert transaction is not None
-        assert self._combined is not None
+        if not self.open or transaction is None or self._combined is None:
+            raise InvalidOption("this proposal was committed or discarded before; call propose(batch) again")
         (weights, direction, sq_norm), account = self._combined, transaction.account
         losses = account.losses
         assert losses is not None

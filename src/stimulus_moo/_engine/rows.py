@@ -13,25 +13,36 @@ from stimulus_moo._engine.differentiation import Jacobian
 from stimulus_moo._engine.nonfinite import finite, non_finite_gradient
 from stimulus_moo._engine.objective import reaches_nothing
 from stimulus_moo._engine.storage import Storage, add_rounded
+from stimulus_moo.data.partition import ALL
 
 _CHUNK = 1 << 13  # columns summed in the rows' own precision for the Gramian; chunks are summed in float64
 
 
 class Block:
-    """The rows of the objectives that reach one group of parameters of equal type and place."""
+    """The rows of the objectives that reach one group of parameters of equal type and place.
 
-    def __init__(
-        self, objectives: list[int], members: list[int], parameters: Sequence[Tensor], storage: Storage
-    ) -> None:
-        self.objectives = objectives
-        self.members = members
-        self.sizes = [parameters[i].numel() for i in members]
-        first = parameters[members[0]]
-        self.matrix = torch.zeros(
-            len(objectives), sum(self.sizes), dtype=storage.dtype_for(first), device=storage.device_for(first)
-        )
-        # The index of the objectives, ready for gathering from and adding into S-long tensors.
-        self.index = torch.tensor(objectives)
+    Where several processes split the rows, each has ``width`` of the columns; the last ones are filled up with zeros.
+    """
+
+    def __init__(self, objectives: list[int], members: list[int], rows: Rows) -> None:
+        self.objectives, self.members, self.partition = objectives, members, rows.partition
+        self.sizes = [rows.parameters[i].numel() for i in members]
+        self.columns = sum(self.sizes)  # of all processes
+        self.width = -(-self.columns // self.partition.size)  # of each
+        first, storage = rows.parameters[members[0]], rows.storage
+        kind, device = storage.dtype_for(first), storage.device_for(first)
+        self.matrix = torch.zeros(len(objectives), self.width, dtype=kind, device=device)
+        self.index = torch.tensor(objectives)  # for gathering from and adding into S-long tensors
+
+    def write(self, objective: int, parts: dict[int, Tensor]) -> None:
+        """Set this process's columns of one row, given whole parts by parameter index."""
+        row = self.matrix[self.objectives.index(objective)]
+        first, start = self.partition.rank * self.width, 0
+        for i, size in zip(self.members, self.sizes, strict=True):
+            low, high = max(first, start), min(first + self.width, start + size)
+            if i in parts and low < high:
+                row[low - first : high - first] = parts[i].reshape(-1)[low - start : high - start].to(row)
+            start += size
 
     def pieces(self, rows: Tensor, parameters: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
         """Yield (parameter index, its columns of one or several flat rows, in the parameter's shape)."""
@@ -47,6 +58,8 @@ class Rows:
     single S x P matrix, and a head that only objective s uses is stored once.
     """
 
+    partition = ALL  # whose columns are kept
+
     def __init__(
         self, parameters: Sequence[Tensor], objectives: int, decisive: Sequence[bool], storage: Storage | None = None
     ) -> None:
@@ -58,15 +71,15 @@ class Rows:
         self.reach = [0] * len(parameters)
         self.blocks: list[Block] = []
         self.layout = [0] * len(parameters)  # the reach there is room for; how blocks are cut decides the rounding
-        self._views: list[list[Tensor | None]] | None = None  # by objective and parameter
-        self._home: list[tuple[Block, Tensor] | None] = []  # by parameter: its block, and its columns there
+        self._views: list[dict[int, Tensor]] | None = None  # by objective and parameter
         # by parameter: bit mask of the objectives whose entries count as zero although old numbers stand there
         self._stale = [0] * len(parameters)
 
     def cover(self, reach: Sequence[int]) -> None:
         """Make room for what a new evaluation reaches; values already there stay."""
-        self.reach = [old | new for old, new in zip(self.reach, reach, strict=True)]
-        self.make_room(self.reach)
+        if any(new & ~old for new, old in zip(reach, self.reach, strict=True)):
+            self.reach = [old | new for old, new in zip(self.reach, reach, strict=True)]
+            self.make_room(self.reach)
 
     def make_room(self, layout: Sequence[int]) -> None:
         """Make room for a reach that is expected; values already there stay."""
@@ -85,11 +98,9 @@ class Rows:
         """Add ``weight`` times one objective's gradients, one per parameter or None, into its row."""
         self.settle()
         bit = 1 << objective
-        found = [bit if gradient is not None else 0 for gradient in gradients]
-        if any(new & ~old for new, old in zip(found, self.reach, strict=True)):
-            self.cover(found)
+        self.cover([bit if gradient is not None else 0 for gradient in gradients])
         views = self._parts()[objective]
-        self._sum([(view, g) for view, g in zip(views, gradients, strict=True) if g is not None], weight)
+        self._sum([(views[i], gradient) for i, gradient in enumerate(gradients) if gradient is not None], weight)
 
     def add_one(self, objective: int, i: int, gradient: Tensor, weight: float) -> None:
         """Add ``weight`` times one objective's gradient for one parameter."""
@@ -98,7 +109,6 @@ class Rows:
             self.cover([bit if k == i else 0 for k in range(len(self.reach))])
         view = self._parts()[objective][i]
         if self._stale[i] & bit:
-            assert view is not None
             self._stale[i] &= ~bit
             if self.storage.plain:
                 torch.mul(gradient, weight, out=view) if gradient.dtype == view.dtype else view.copy_(gradient * weight)
@@ -119,15 +129,13 @@ class Rows:
             elif self.layout[i] != (1 << self.objectives) - 1:
                 nonzero = stacked.reshape(self.objectives, -1).ne(0).any(1).tolist()
                 found[i] |= sum(1 << s for s, any_ in enumerate(nonzero) if any_)
-        if any(new & ~old for new, old in zip(found, self.reach, strict=True)):
-            self.cover(found)
-        self._parts()
+        self.cover(found)
         pairs = []
-        for home, stacked in zip(self._home, gradients, strict=True):
-            if stacked is not None and home is not None:
-                block, columns = home
-                full = len(block.objectives) == self.objectives
-                pairs.append((columns, stacked if full else stacked[block.index.to(stacked.device)]))
+        for block in self.blocks:
+            whole = len(block.objectives) == self.objectives
+            for i, columns in block.pieces(block.matrix, self.parameters):
+                if (stacked := gradients[i]) is not None:
+                    pairs.append((columns, stacked if whole else stacked[block.index.to(stacked.device)]))
         self._sum(pairs, weight)
 
     def replace(self, reach: Sequence[int], matrices: Sequence[Tensor]) -> None:
@@ -136,20 +144,19 @@ class Rows:
         self._stale = [0] * len(self.parameters)
         for block, matrix in zip(self.blocks, matrices, strict=True):
             block.matrix = matrix
-        self._views, self._home = None, []  # made again when somebody asks
+        self._views = None
 
     def load(self, objective: int, parts: Sequence[Tensor | None]) -> None:
         """Set one row, one part per parameter or None where nothing was reached."""
-        bit = 1 << objective
-        self.cover([bit if part is not None else 0 for part in parts])
-        for view, part in zip(self._parts()[objective], parts, strict=True):
-            if part is not None and view is not None:
-                view.copy_(part)
+        found = {i: part for i, part in enumerate(parts) if part is not None}
+        self.cover([(i in found) << objective for i in range(len(parts))])
+        for block in self.blocks_of(objective):
+            block.write(objective, found)
 
     def merge(self, other: Rows, weight: float) -> None:
         """Add ``weight`` times other rows of the same model."""
         self.cover(other.reach)
-        if self.layout == other.layout and type(self) is type(other):
+        if self.layout == other.layout:
             for mine, theirs in zip(self.blocks, other.blocks, strict=True):
                 mine.matrix.add_(theirs.matrix, alpha=weight)
             return
@@ -177,22 +184,17 @@ class Rows:
                 block.matrix.zero_()
         else:
             for objective, views in enumerate(self._parts()):
-                for view, mask in zip(views, self._stale, strict=True):
-                    if view is not None and mask >> objective & 1:
+                for i, view in views.items():
+                    if self._stale[i] >> objective & 1:
                         view.zero_()
         self._stale = [0] * len(self.parameters)
 
     def gramian(self, step: int = 0) -> Tensor:
-        """Return U U^T over the parameters that decide the weights, as a float64 matrix on the CPU.
-
-        Raises:
-            NonFiniteError: a row contains NaN or infinity.
-        """
+        """Return U U^T over the parameters that decide the weights, in float64 on the CPU; raise NonFiniteError."""
         gramian = self._products()
-        if not math.isfinite(gramian.sum()) or not all(self.decisive):
-            bad = self.first_non_finite()
-            if bad is not None:
-                raise non_finite_gradient(bad, step)
+        suspect = not math.isfinite(gramian.sum()) or not all(self.decisive)
+        if suspect and (bad := self.first_non_finite()) is not None:
+            raise non_finite_gradient(bad, step)
         return gramian
 
     def _products(self) -> Tensor:
@@ -238,28 +240,28 @@ class Rows:
 
     def row(self, objective: int) -> dict[int, Tensor]:
         """Return the reached parts of one row by parameter index (views, not copies)."""
-        views = enumerate(self._parts()[objective])
-        return {i: view for i, view in views if view is not None and self.reach[i] >> objective & 1}
+        views = sorted(self._parts()[objective].items())
+        return {i: view for i, view in views if self.reach[i] >> objective & 1}
 
-    def _sum(self, pairs: Sequence[tuple[Tensor | None, Tensor]], weight: float) -> None:
+    def blocks_of(self, objective: int) -> list[Block]:
+        return [block for block in self.blocks if objective in block.objectives]
+
+    def _sum(self, pairs: Sequence[tuple[Tensor, Tensor]], weight: float) -> None:
         if not self.storage.plain:
             for view, term in pairs:
-                assert view is not None
                 add_rounded(view, term.to(view.device), weight)
         elif pairs:
-            torch._foreach_add_([view for view, _ in pairs if view is not None], [g for _, g in pairs], alpha=weight)
+            torch._foreach_add_([view for view, _ in pairs], [g for _, g in pairs], alpha=weight)
 
     def _rebuild(self, layout: list[int]) -> None:
         self.settle()
-        kept = [self.row(s) for s in range(self.objectives)]
+        kept = [self.row(s) for s in range(self.objectives)] if any(self.reach) else []
         blocks = self._cut(layout)
         for block in blocks:
-            for i, columns in block.pieces(block.matrix, self.parameters):
-                for k, s in enumerate(block.objectives):
-                    if i in kept[s]:
-                        columns[k].copy_(kept[s][i])
+            for s in block.objectives if kept else ():
+                block.write(s, kept[s])
         self.layout, self.blocks = layout, blocks  # together: building them may run out of memory
-        self._views, self._home = None, []
+        self._views = None
 
     def _cut(self, layout: Sequence[int]) -> list[Block]:
         groups: dict[tuple[int, torch.dtype, torch.device, bool], list[int]] = {}
@@ -269,21 +271,16 @@ class Rows:
                 key = (mask, parameter.dtype, parameter.device, self.decisive[i])
                 groups.setdefault(key, []).append(i)
         return [
-            self._block([s for s in range(self.objectives) if mask >> s & 1], members)
+            Block([s for s in range(self.objectives) if mask >> s & 1], members, self)
             for (mask, *_), members in groups.items()
         ]
 
-    def _block(self, objectives: list[int], members: list[int]) -> Block:
-        return Block(objectives, members, self.parameters, self.storage)
-
-    def _parts(self) -> list[list[Tensor | None]]:
-        """Return by objective and parameter the view of that part of its row, or None where there is no room."""
+    def _parts(self) -> list[dict[int, Tensor]]:
+        """Return by objective and parameter the view of that part of its row, where there is room for one."""
         if self._views is None:
-            self._views = [[None] * len(self.parameters) for _ in range(self.objectives)]
-            self._home = [None] * len(self.parameters)
+            self._views = [{} for _ in range(self.objectives)]
             for block in self.blocks:
                 for i, columns in block.pieces(block.matrix, self.parameters):
-                    self._home[i] = (block, columns)
                     for s, view in zip(block.objectives, columns, strict=True):
                         self._views[s][i] = view
         return self._views
@@ -300,9 +297,13 @@ def _gramian(matrix: Tensor) -> Tensor:
         whole = matrix.double()
         return whole @ whole.T
     if matrix.device.type == "cpu" and matrix.dtype is torch.float32 and columns >= _CHUNK:
-        product = _by_numpy(matrix)
-        if math.isfinite(product.diagonal().sum()):
-            return product
+        entries, product = matrix.numpy(), np.zeros((rows, rows))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, columns, _CHUNK):
+                chunk = entries[:, start : start + _CHUNK]
+                product += chunk @ chunk.T
+        if math.isfinite(product.trace()):
+            return torch.from_numpy(product)
     total = torch.zeros(rows, rows, dtype=torch.float64, device=matrix.device)
     for part in matrix.split(32 * _CHUNK, dim=1):
         part = part.double()
@@ -316,16 +317,6 @@ def _squares(matrix: Tensor) -> Tensor:
         torch.linalg.vector_norm(part, dim=1, dtype=torch.float64).square() for part in matrix.split(1 << 20, dim=1)
     ]
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
-
-
-def _by_numpy(matrix: Tensor) -> Tensor:
-    entries = matrix.numpy()
-    total = np.zeros((len(matrix), len(matrix)))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, matrix.shape[1], _CHUNK):
-            part = entries[:, start : start + _CHUNK]
-            total += part @ part.T
-    return torch.from_numpy(total)
 
 
 def _combination(matrix: Tensor, weights: Tensor) -> Tensor:

@@ -54,7 +54,8 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
         raise StateMismatch(f"{path}.objectives is {objectives}, this model has {count}")
     needed = {name: ("a count", isinstance(state[name], int) and state[name] >= 0) for name in _COUNTS}
     needed["engine"] = (f"one of {ENGINES}", state["engine"] in ENGINES)
-    needed["objectives"] = ("a positive integer or None", objectives is None or _positive(objectives))
+    counted = isinstance(objectives, int) and objectives >= 1
+    needed["objectives"] = ("a positive integer or None", objectives is None or counted)
     fits = isinstance(weights, Tensor) and weights.shape == (objectives,)
     needed["weights"] = (f"{objectives} numbers", weights is None or fits)
     needed["sq_norm"] = ("a number or None", isinstance(state["sq_norm"], float | None))
@@ -64,10 +65,6 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
     mg.store.check(objectives, state["rows"], state["previous"], state["layout"], path)
     mg.estimator.check_state(state["estimator"], f"{path}.estimator")
     mg.weighting.check_state(state["weighting"], f"{path}.weighting")
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, int) and value >= 1
 
 
 def load(mg: MultiGradient, state: dict[str, Any]) -> None:

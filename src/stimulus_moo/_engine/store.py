@@ -29,9 +29,7 @@ class Store:
     def __init__(
         self, objective: Objective, engine: Engine, storage: Storage | None = None, reducer: AllReduce | None = None
     ) -> None:
-        self.objective = objective
-        self.engine = engine
-        self.storage = storage or Storage()
+        self.objective, self.engine, self.storage = objective, engine, storage or Storage()
         self.reducer = reducer  # None for a process on its own
         self.sharded = reducer is not None and reducer.sharded
         self.compiler = Compiler(objective, engine)
@@ -43,14 +41,11 @@ class Store:
 
     def stages(self, objectives: int) -> bool:
         """Return whether updates of so many rows are built beside the old ones; a part of sharded rows is small."""
-        small = objectives * self.objective.dimension <= STAGED_ENTRIES and self.storage.plain
-        return small or self.sharded
+        return self.sharded or (objectives * self.objective.dimension <= STAGED_ENTRIES and self.storage.plain)
 
     def new_rows(self, objectives: int) -> Rows:
-        if self.reducer is not None:
-            rows = self.reducer.new_rows(self, objectives)
-        else:
-            rows = Rows(self.objective.parameters, objectives, self.objective.decisive, self.storage)
+        make = Rows if self.reducer is None else self.reducer.new_rows
+        rows = make(self.objective.parameters, objectives, self.objective.decisive, self.storage)
         rows.staged = self.stages(objectives)
         rows.make_room(self.layout)
         return rows
@@ -66,8 +61,7 @@ class Store:
         if blank is None:
             return self.new_rows(objectives)
         blank.clear(lazily=not blank.staged)
-        if blank.layout != self.layout:
-            blank.make_room(self.layout)
+        blank.make_room(self.layout)
         return blank
 
     def masks(self, graphs: Sequence[Tensor]) -> list[int]:

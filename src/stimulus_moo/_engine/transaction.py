@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stimulus_moo._engine.accumulator import Accumulator
 from stimulus_moo._engine.compiled import evaluate_compiled
-from stimulus_moo._engine.observation import Probe
+from stimulus_moo._engine.observation import Piece, Probe, length
 from stimulus_moo._engine.replay import ParameterSwap, Snapshot
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
@@ -50,38 +50,28 @@ class Account:
         self.losses = losses if self.losses is None else self.losses + (losses - self.losses) * (size / self.seen)
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A part of the step's batch that is evaluated at once."""
-
-    content: Any
-    size: int
-    fraction: float = 1.0  # of the batch
-    half: int = 0  # which half of the batch it belongs to, where it was cut in two
-    fraction_of_half: float = 1.0
-
-
 class Transaction:
     """One update: ``evaluate`` builds U_t; then ``commit`` makes it final or ``roll_back`` undoes it."""
 
     def __init__(self, store: Store, update: Update, step: int, snapshot: Snapshot, probe: Probe | None = None) -> None:
         if (update.keep and store.rows is None) or (update.look_back and store.previous is None):
             raise InvalidOption(
-                f"the estimator's update at step {step} needs rows or a point that were never stored, found "
-                f"keep={update.keep!r}, before={update.before!r}; start from keep=0 and before=0, and let the "
-                "estimator set remembers and two_point"
+                f"the estimator's update at step {step} needs rows or a point that were never stored, found keep="
+                f"{update.keep!r}, before={update.before!r}; start from 0 and 0, and set remembers and two_point"
             )
-        self.store = store
-        self.update = update
-        self.step = step
-        self.probe = probe
+        self.store, self.update, self.step, self.probe, self._snapshot = store, update, step, probe, snapshot
         self.account = Account()
         self.pending: Rows | None = None  # U_t
         self.accumulator: Accumulator | None = None  # the last one
         #: whether U_{t-1} is overwritten by this update
         self.in_place = bool(update.keep) and update.anchor is None and not (store.rows is None or store.rows.staged)
         self.written = False  # has U_{t-1} been overwritten, at least in part?
-        self._snapshot = snapshot
+
+    @property
+    def rows(self) -> Rows:
+        """U_t, once something was evaluated."""
+        assert self.pending is not None
+        return self.pending
 
     def evaluate(self, batch: Any) -> None:
         """Build U_t from U_{t-1} and the gradients; ``account`` has what it cost and saw."""
@@ -126,10 +116,7 @@ class Transaction:
         self.pending = self.accumulator = None
         if self.written:
             store.rows = None
-            logger.info(
-                "step %d was undone after rows had been updated in place; the estimator restarts at the next step",
-                self.step,
-            )
+            logger.info("step %d was undone; its rows are lost, the estimator restarts at the next step", self.step)
 
     def open_rows(self, graphs: Sequence[Tensor]) -> Rows:
         """Return U_t, with room for what these losses reach if they are the first."""
@@ -154,15 +141,13 @@ class Transaction:
             sizes[half] = sum(size for _, size in pieces)
             for content, size in pieces:
                 piece = Piece(content, size, half=half, fraction_of_half=size / sizes[half])
-                self._accumulate(piece, float(size), account, probe=probe)
+                self._accumulate(piece, float(size), account, probe)
                 account.samples = account.gradients = account.seen
             if probe is not None and pair is not None and half:
                 anchor.spread = anchor.spread.add(pair, sum(sizes) * probe.end(sizes))
         spread = anchor.spread if reducer is None else reducer.sum(self, account, anchor.spread)
         if self.pending is None or not account.seen:
-            raise InvalidBatch(
-                "the anchor gave no batches: it is empty, or an exhausted iterator; pass a DataLoader or a list"
-            )
+            raise InvalidBatch("the anchor gave no batches: empty or exhausted; pass a DataLoader or a list")
         anchor.learn(spread)
         account.samples = account.gradients = account.seen  # of all processes
         self.pending.scale(self.update.now / account.seen)
@@ -199,8 +184,7 @@ class Transaction:
         reducer.sum(self, account, Spread())
         if not account.seen:
             raise InvalidBatch(f"no rank has brought a sample to step {self.step}: every batch is empty or None")
-        assert self.pending is not None
-        self.pending.scale(1.0 / account.seen)
+        self.rows.scale(1.0 / account.seen)
         if not self.in_place:
             self._merge(self.update.keep)
         self._count(account.seen)
@@ -212,11 +196,10 @@ class Transaction:
         if self.store.reducer is not None:
             self.store.reducer.sum_vectors(probe.vectors(), own / self.account.seen)
         probe.end([sum(piece.size for piece in pieces if piece.half == half) for half in (0, 1)])
-        if probe.in_rows and probe.weights is not None:
-            assert self.pending is not None
-            assert self.store.rows is not None
-            now, before = (rows.combine(probe.weights)[0] for rows in (self.pending, self.store.rows))
-            probe.compare(now, before)
+        old, new, weights = self.store.rows, self.pending, probe.weights
+        if probe.in_rows and old is not None and new is not None and weights is not None:
+            pairs = zip(new.combine(weights)[0], old.combine(weights)[0], strict=True)
+            probe.change = length([now - before for now, before in pairs if now is not None and before is not None])
 
     def _cut(self, batch: Any, *, halves: bool) -> list[Piece]:
         """Return the batch in pieces of at most ``micro_batch`` samples, on request from its two halves."""
@@ -245,47 +228,33 @@ class Transaction:
         return objective.pieces(batch)
 
     def _evaluate_pieces(self, pieces: list[Piece], keep: float, factor: float) -> None:
-        update, account, probe = self.update, self.account, self.probe
-        if self.in_place and pieces:
-            self._begin_in_place(keep)
+        update, account, probe, rows = self.update, self.account, self.probe, self.store.rows
+        if self.in_place and pieces and rows is not None:
+            self.pending = rows
+            if keep != 1.0:
+                self.written = True
+                rows.scale(keep)
         if probe is not None:
             probe.begin(halves=any(piece.half for piece in pieces))
-        if update.look_back:
+        if update.look_back and self.store.swap is not None:
             earlier = Account()
-            assert self.store.swap is not None
             with self.store.swap:
                 for piece in pieces:
                     weight = update.before * factor * piece.fraction
-                    self._accumulate(piece, weight, earlier, at_previous=True, probe=probe)
+                    self._accumulate(piece, weight, earlier, probe, at_previous=True)
             self._snapshot.restore()  # the same random draw at x_t; buffers advance only there
             account.before = earlier.losses
         for piece in pieces:
-            self._accumulate(piece, update.now * factor * piece.fraction, account, probe=probe)
+            self._accumulate(piece, update.now * factor * piece.fraction, account, probe)
         if not self.in_place:
             self._merge(keep)
 
-    def _begin_in_place(self, keep: float) -> None:
-        rows = self.store.rows
-        assert rows is not None
-        if keep != 1.0:
-            self.written = True
-            rows.scale(keep)
-        self.pending = rows
-
     def _merge(self, keep: float) -> None:
-        if keep:
-            assert self.pending is not None
-            assert self.store.rows is not None
+        if keep and self.pending is not None and self.store.rows is not None:
             self.pending.merge(self.store.rows, keep)
 
     def _accumulate(
-        self,
-        piece: Piece,
-        weight: float,
-        account: Account,
-        *,
-        at_previous: bool = False,
-        probe: Probe | None = None,
+        self, piece: Piece, weight: float, account: Account, probe: Probe | None, *, at_previous: bool = False
     ) -> None:
         """Add ``weight`` times the rows of one piece; a weight of 0 only looks at the gradients."""
         store = self.store
@@ -294,8 +263,7 @@ class Transaction:
         target = self.open_rows(graphs) if store.reducer is None else store.reducer.target(self, graphs)
         side = None
         if probe is not None:
-            fractions = {"of_half": piece.fraction_of_half, "of_all": piece.fraction}
-            side = probe.side(target.objectives, now=not at_previous, half=piece.half, **fractions)
+            side = probe.side(target.objectives, piece, now=not at_previous)
         if target.staged and not store.sharded:
             jacobian = store.engine.jacobian(graphs, parameters)
             if side is not None:
@@ -304,8 +272,7 @@ class Transaction:
                 target.add_jacobian(jacobian, weight)
         else:
             self.written |= self.in_place and weight != 0.0
-            by_parameter = not store.sharded
-            self.accumulator = Accumulator(target, weight, self.step, by_parameter=by_parameter, side=side)
+            self.accumulator = Accumulator(target, weight, self.step, side)
             store.engine.stream(graphs, parameters, self.accumulator)
             target.settle()
         account.add(evaluated.losses, piece.size)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,14 @@ from stimulus_moo._engine.transaction import Account, Transaction
 from stimulus_moo.anchors.variance import GROUPS, Spread
 from stimulus_moo.distributed.fingerprint import Fingerprint, fingerprint_of, require_same, structure_of
 from stimulus_moo.distributed.group import Group, describe, told
+from stimulus_moo.distributed.sharded_rows import ShardedRows
 from stimulus_moo.errors import DistributedError, InvalidLosses, InvalidOption, RankMismatch
 
 #: Entries of U in one message; a larger U is summed in parts.
 BUCKET = 1 << 22
+
+#: S, and by parameter the bit mask of the objectives there is room for
+Layout = tuple[int, list[int]]
 
 
 @dataclass
@@ -43,16 +48,13 @@ class Head:
         """Return the sum over all processes."""
         account, spread = self.account, self.spread
         numbers = [self.failed, self.grown, self.partial, self.step, account.seen, spread.pairs, *spread.sums]
-        zero = torch.zeros(self.objectives, dtype=torch.float64)
-        losses = [
-            zero if part is None else part.double().cpu() * account.seen for part in (account.losses, account.before)
-        ]
+        zero, means = torch.zeros(self.objectives, dtype=torch.float64), (account.losses, account.before)
+        losses = [zero if mean is None else mean.double().cpu() * account.seen for mean in means]
         total = group.sum(torch.cat([torch.tensor(numbers, dtype=torch.float64), *losses]))
         failed, grown, partial, step, seen, pairs, *sums = total[: 6 + GROUPS].tolist()
-        means: list[Tensor | None] = [
-            part / seen if seen else None for part in total[6 + GROUPS :].split(self.objectives)
-        ]
-        found = Account(losses=means[0], before=means[1], seen=int(seen))
+        found = Account(seen=int(seen))
+        if seen:
+            found.losses, found.before = (part / seen for part in total[6 + GROUPS :].split(self.objectives))
         everyone = Spread(int(pairs), tuple(sums))
         return Head(self.objectives, int(step), found, everyone, failed > 0, grown > 0, partial > 0)
 
@@ -84,8 +86,10 @@ class AllReduce:
         self._objectives = 0  # S, once the processes have agreed on it and on ``Store.layout``
         self._compared = False  # have the processes been compared?
         self._awaited = True  # do the others still wait for our part of the step?
-        self._before: tuple[int, list[int]] | None = None  # S and the layout before the current step
+        self._before: Layout | None = None  # S and the layout before the current step
         self._step = 0
+        #: what makes empty rows for a model
+        self.new_rows: Callable[..., Rows] = partial(ShardedRows, group) if self.sharded else Rows
 
     def begin(self, transaction: Transaction, batch: Any) -> None:
         """Begin a step; before the first, raise RankMismatch on all processes where model, step or batch differ."""
@@ -104,17 +108,16 @@ class AllReduce:
         """Make the pending rows and the account those of all processes; return the spread of all processes."""
         store, own = transaction.store, transaction.pending
         if not self._objectives:
-            self._agree(store, own)
+            self._agree(store, _layout(own))
         if not self._objectives:
             self._awaited = False
             return spread  # no process has brought anything
         total = self._exchange(store, Head(self._objectives, transaction.step, account, spread), own)
         self._awaited = not last
-        rows = own
-        if rows is None:  # this process has evaluated nothing
-            forget = not transaction.update.keep
-            rows = store.rows if transaction.in_place else store.blank(self._objectives, forget=forget)
-            assert rows is not None
+        rows = own or (store.rows if transaction.in_place else None)
+        if rows is None:
+            rows = store.blank(self._objectives, forget=not transaction.update.keep)
+        if own is None:  # this process has evaluated nothing
             rows.make_room(store.layout)
             rows.scale(0.0)
         transaction.written |= rows is store.rows
@@ -128,8 +131,7 @@ class AllReduce:
     def tally(self, transaction: Transaction, spread: Spread) -> Spread:
         """Sum in the middle of an anchor, which then decides how many more samples it draws."""
         everyone = self.sum(transaction, Account(), spread, last=False)
-        assert transaction.pending is not None
-        transaction.pending.scale(1.0 / self.group.size)  # each process continues from its part of the sum
+        transaction.rows.scale(1.0 / self.group.size)  # each process continues from its part of the sum
         return everyone
 
     def sum_vectors(self, vectors: Sequence[Tensor], share: float) -> None:
@@ -172,10 +174,6 @@ class AllReduce:
         """Forget everything the processes have agreed on."""
         self._objectives, self._compared, self._before = 0, False, None
 
-    def new_rows(self, store: Store, objectives: int) -> Rows:
-        """Return empty rows for the model."""
-        return Rows(store.objective.parameters, objectives, store.objective.decisive, store.storage)
-
     def memory(self, estimate: MemoryEstimate, parameters: int) -> MemoryEstimate:
         """Add the message, a copy of a small U."""
         small = estimate.objectives * parameters <= BUCKET
@@ -191,7 +189,7 @@ class AllReduce:
             self._raise_failure(None)
         self._require_same_step(total.step, head.step)
         if total.grown:
-            self._agree(store, own)
+            self._agree(store, _layout(own))
             if own is not None:
                 own.make_room(store.layout)
         return total
@@ -200,12 +198,10 @@ class AllReduce:
         flat = [block.matrix.view(-1) for block in rows.blocks]
         if sum(map(len, flat)) <= BUCKET:
             total = self.group.sum(torch.cat(flat))
-            for part, found in zip(flat, total.split([len(part) for part in flat]), strict=True):
-                part.copy_(found)
+            torch._foreach_copy_(flat, total.split([len(part) for part in flat]))
         else:
-            for whole in flat:
-                for part in whole.split(BUCKET):
-                    part.copy_(self.group.sum(part))
+            for part in (part for whole in flat for part in whole.split(BUCKET)):
+                part.copy_(self.group.sum(part))
 
     def _take_over(self, total: Head, account: Account, transaction: Transaction) -> Spread:
         """Make the account that of all processes; return the spread of all processes."""
@@ -224,16 +220,9 @@ class AllReduce:
         else:
             self._agree(store, None, failed=True)
 
-    def _agree(self, store: Store, own: Rows | None, *, failed: bool = False) -> None:
-        layout = None if own is None else (own.objectives, own.layout)
-        self._settle_layout(store, self.group.gather((failed, layout)), failed=failed)
-
-    def _settle_layout(self, store: Store, found: list[Any], *, failed: bool = False) -> None:
-        """Agree on S and on the layout of the rows, which decide the shape of every message from here on.
-
-        Raises:
-            InvalidLosses: the processes have different numbers of losses.
-        """
+    def _agree(self, store: Store, own: Layout | None, *, failed: bool = False) -> None:
+        """Agree on S and on the layout of the rows, which decide the shape of every message from here on."""
+        found = self.group.gather((failed, own))
         if any(lost for lost, _ in found):
             if not failed:
                 self._raise_failure(None)
@@ -242,11 +231,10 @@ class AllReduce:
         counts = {rank: count for rank, (count, _) in known.items()}
         if len({self._objectives or min(counts.values(), default=0), *counts.values()}) > 1:
             self._awaited = False
+            listed = ", ".join(f"{count} on rank {rank}" for rank, count in counts.items())
             raise InvalidLosses(
-                f"losses returned different numbers of losses on the ranks at step {self._step}: "
-                f"{', '.join(f'{count} on rank {rank}' for rank, count in counts.items())}"
-                f"{f', {self._objectives} before' if self._objectives else ''}; every rank must return the same "
-                "objectives"
+                f"losses returned different numbers of losses on the ranks at step {self._step}: {listed}"
+                f"{f', {self._objectives} before' if self._objectives else ''}; every rank must return the same ones"
             )
         for count, layout in known.values():
             self._objectives = count
@@ -278,3 +266,7 @@ class AllReduce:
             if None in found:
                 self._raise_failure(None)
             require_same(found, self._step)
+
+
+def _layout(rows: Rows | None) -> Layout | None:
+    return None if rows is None else (rows.objectives, rows.layout)

@@ -11,8 +11,7 @@ from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Account, Transaction
 from stimulus_moo.anchors.variance import Spread
-from stimulus_moo.distributed.reducer import AllReduce, Head
-from stimulus_moo.distributed.sharded_rows import ShardedRows
+from stimulus_moo.distributed.reducer import AllReduce, Head, Layout
 
 
 class ReduceScatter(AllReduce):
@@ -54,11 +53,6 @@ class ReduceScatter(AllReduce):
         self._transaction = None
         super().roll_back(store)
 
-    def new_rows(self, store: Store, objectives: int) -> Rows:
-        """Return empty rows of which this process keeps its columns."""
-        objective = store.objective
-        return ShardedRows(self.group, objective.parameters, objectives, objective.decisive, store.storage)
-
     def memory(self, estimate: MemoryEstimate, parameters: int) -> MemoryEstimate:
         """Divide the rows by the processes, and add the message of one row."""
         rows, staging = (-(-size // self.group.size) for size in (estimate.rows, estimate.staging))
@@ -72,9 +66,7 @@ class ReduceScatter(AllReduce):
             _add_nothing(transaction.pending, done)
         self._round(store, active=False, failed=True)
 
-    def _round(
-        self, store: Store, *, active: bool, own: tuple[int, list[int]] | None = None, failed: bool = False
-    ) -> bool:
+    def _round(self, store: Store, *, active: bool, own: Layout | None = None, failed: bool = False) -> bool:
         """Open a round; return whether any process has something to evaluate in it."""
         grown = own is not None and (
             own[0] != self._objectives or any(new & ~old for new, old in zip(own[1], store.layout, strict=True))
@@ -86,7 +78,7 @@ class ReduceScatter(AllReduce):
             self._raise_failure(None)
         self._require_same_step(flags[3], self._step)
         if flags[2]:
-            self._settle_layout(store, self.group.gather((False, own)))
+            self._agree(store, own)
         return bool(flags[1])
 
     def _open_rows(self, transaction: Transaction) -> Rows:

@@ -10,24 +10,6 @@ from stimulus_moo._engine.storage import Storage
 from stimulus_moo.distributed.group import Group
 
 
-class ShardedBlock(Block):
-    """One process's columns of a block: as many for each, the last ones filled up with zeros."""
-
-    def __init__(
-        self, objectives: list[int], members: list[int], parameters: Sequence[Tensor], storage: Storage, group: Group
-    ) -> None:
-        self.objectives = objectives
-        self.members = members
-        self.sizes = [parameters[i].numel() for i in members]
-        self.index = torch.tensor(objectives)
-        self.columns = sum(self.sizes)  # of all processes
-        self.width = -(-self.columns // group.size)  # of each
-        first = parameters[members[0]]
-        self.matrix = torch.zeros(
-            len(objectives), self.width, dtype=storage.dtype_for(first), device=storage.device_for(first)
-        )
-
-
 class ShardedRows(Rows):
     """S rows over the model's parameters, of which this process keeps its columns.
 
@@ -35,20 +17,15 @@ class ShardedRows(Rows):
     """
 
     def __init__(
-        self,
-        group: Group,
-        parameters: Sequence[Tensor],
-        objectives: int,
-        decisive: Sequence[bool],
-        storage: Storage,
+        self, group: Group, parameters: Sequence[Tensor], objectives: int, decisive: Sequence[bool], storage: Storage
     ) -> None:
         super().__init__(parameters, objectives, decisive, storage)
-        self.group = group
+        self.group, self.partition = group, group.partition
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add every process's ``weight`` times its gradients to one row; without gradients, add nothing."""
         self.settle()
-        blocks, size, slices = self._blocks_of(objective), self.group.size, []
+        blocks, size, slices = self.blocks_of(objective), self.group.size, []
         for block in blocks:
             flat = torch.zeros(size * block.width, dtype=self._type(), device=self._place())
             for i, part in zip(block.members, flat[: block.columns].split(block.sizes), strict=True):
@@ -77,16 +54,10 @@ class ShardedRows(Rows):
         for mine, theirs in zip(self.blocks, other.blocks, strict=True):
             mine.matrix.add_(theirs.matrix, alpha=weight)
 
-    def load(self, objective: int, parts: Sequence[Tensor | None]) -> None:
-        """Set one row, which every process has in full."""
-        bit = 1 << objective
-        self.cover([bit if part is not None else 0 for part in parts])
-        self._keep_columns(objective, dict(enumerate(parts)))
-
     def row(self, objective: int) -> dict[int, Tensor]:
         """Return the reached parts of one row by parameter index, gathered from all processes."""
         found = {}
-        for block in self._blocks_of(objective):
+        for block in self.blocks_of(objective):
             flat = self.group.stack(block.matrix[block.objectives.index(objective)]).view(-1)[: block.columns]
             found.update(self._reached(block, flat, 1 << objective))
         return dict(sorted(found.items()))
@@ -115,7 +86,7 @@ class ShardedRows(Rows):
         every = self.group.stack(torch.cat(slices))
         sq_norm = torch.linalg.vector_norm(every, dtype=torch.float64).square().cpu()
         start = 0
-        for block in self._sharded():
+        for block in self.blocks:
             flat = every[:, start : start + block.width].reshape(-1)[: block.columns]
             start += block.width
             parts = self._reached(block, flat.to(self.parameters[block.members[0]]), -1)
@@ -123,37 +94,8 @@ class ShardedRows(Rows):
                 direction[i] = part
         return direction, sq_norm
 
-    def _reached(self, block: ShardedBlock, flat: Tensor, mask: int) -> dict[int, Tensor]:
+    def _reached(self, block: Block, flat: Tensor, mask: int) -> dict[int, Tensor]:
         return {i: part for i, part in block.pieces(flat, self.parameters) if self.reach[i] & mask}
-
-    def _keep_columns(self, objective: int, parts: dict[int, Tensor | None]) -> None:
-        """Take this process's columns of a full row."""
-        for block in self._blocks_of(objective):
-            row = block.matrix[block.objectives.index(objective)]
-            own = range(self.group.rank * block.width, (self.group.rank + 1) * block.width)
-            start = 0
-            for i, size in zip(block.members, block.sizes, strict=True):
-                low, high = max(own.start, start), min(own.stop, start + size)
-                part = parts.get(i)
-                if part is not None and low < high:
-                    row[low - own.start : high - own.start] = part.reshape(-1)[low - start : high - start].to(row)
-                start += size
-
-    def _rebuild(self, layout: list[int]) -> None:
-        self.settle()
-        kept = [self.row(s) for s in range(self.objectives)] if any(self.reach) else []
-        self.layout, self.blocks = layout, self._cut(layout)
-        for s, parts in enumerate(kept):
-            self._keep_columns(s, dict(parts))
-
-    def _block(self, objectives: list[int], members: list[int]) -> Block:
-        return ShardedBlock(objectives, members, self.parameters, self.storage, self.group)
-
-    def _sharded(self) -> list[ShardedBlock]:
-        return [block for block in self.blocks if isinstance(block, ShardedBlock)]
-
-    def _blocks_of(self, objective: int) -> list[ShardedBlock]:
-        return [block for block in self._sharded() if objective in block.objectives]
 
     def _type(self) -> torch.dtype:
         types = {block.matrix.dtype for block in self.blocks}
