@@ -1,7 +1,5 @@
 """The safeguard: watches the steps of an optimizer and a MultiGradient and applies four rules to them."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import defaultdict
@@ -161,7 +159,7 @@ class Safeguard(Stateful):
             retreat.undo()
             raise
 
-    def _acceptable(self, batch: Any, retreat: _Retreat) -> tuple[Proposal, int, bool]:
+    def _acceptable(self, batch: Any, retreat: "_Retreat") -> tuple[Proposal, int, bool]:
         """Return a proposal that may be committed, after how many retries, and whether rows were lost on the way.
 
         A proposal with an error is returned where going back does not help.

@@ -1,7 +1,5 @@
 """Checkpoints of ``fit``: plain ``torch.save`` files, written atomically, each with a checksum file beside it."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import warnings
@@ -52,7 +50,7 @@ class Checkpoints:
         sweep(self.folder)
         return state
 
-    def save(self, run: Run) -> None:
+    def save(self, run: "Run") -> None:
         """Save a run, unless its current step is already saved."""
         if self.folder is not None and self.saved != run.step:
             state = run.state_dict()  # collective: called by all processes

@@ -1,13 +1,11 @@
 """One training run of ``fit``: its steps, its evaluation, its limits and the state that a checkpoint holds."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -250,7 +248,7 @@ class Limits:
     evaluate_every: int | None
 
     @classmethod
-    def check(cls, steps: Any, gradients: Any, tolerance: Any, evaluate_every: Any, period: int | str) -> Limits:
+    def check(cls, steps: Any, gradients: Any, tolerance: Any, evaluate_every: Any, period: int | str) -> Self:
         """Return checked limits; 1000 steps if there are none."""
         if steps is None and gradients is None and tolerance is None:
             steps = 1000
