@@ -77,7 +77,7 @@ def fit(
         method: a name of ``METHODS``, or ``"auto"``: ``"filtered-m"``, which needs neither anchor nor period.
         momentum: for the heavy-ball methods.
         batch_size, period: default ceil(sqrt(n)), as in the theory. Every batch has exactly ``batch_size`` samples; the
-            data is reshuffled when fewer are left. ``period`` is for the methods with ``Recursive``, as described there.
+            data is reshuffled when fewer are left. ``period`` is for methods with ``Recursive``, as described there.
         guard: attach a ``Safeguard``. False runs the published method unchanged.
         steps: maximum number of steps; 1000 if no other limit is given.
         gradients: stop after this many per-sample multi-gradients.
@@ -208,10 +208,8 @@ def _train(
 
 def _sizes(source: Source, batch_size: int | None, period: int | str | None) -> tuple[int, int | str]:
     if not source.finite and (batch_size is None or period is None):
-        raise InvalidOption(
-            "batch_size and period must be given for a stream, which has no length, found "
-            f"batch_size={batch_size!r} and period={period!r}"
-        )
+        found = f"found batch_size={batch_size!r} and period={period!r}"
+        raise InvalidOption(f"batch_size and period must be given for a stream, which has no length, {found}")
     root = math.isqrt(len(source) - 1) + 1 if source.finite else 0  # ceil(sqrt(n))
     batch_size = root if batch_size is None else checks.positive_integer("batch_size", batch_size)
     if source.finite and batch_size > len(source):

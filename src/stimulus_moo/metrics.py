@@ -108,10 +108,8 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
     """
     kept = multigradient.store.rows
     if kept is None:
-        raise InvalidOption(
-            "multigradient must have an estimator that keeps its rows, after a first step, found "
-            f"{type(multigradient.estimator).__name__} at step {multigradient.t}"
-        )
+        found = f"found {type(multigradient.estimator).__name__} at step {multigradient.t}"
+        raise InvalidOption(f"multigradient must have an estimator that keeps its rows, after a first step, {found}")
     objective = multigradient.objective
     rows, *_ = _mean_rows(Store(objective, Engine("auto", objective.model)), batches)
     with torch.no_grad():

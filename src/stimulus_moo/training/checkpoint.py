@@ -40,14 +40,13 @@ class Checkpoints:
             return None
         self.folder.mkdir(parents=True, exist_ok=True)
         state = load(self.folder)
-        if state is None:
-            return None
-        if not resume:
+        if state is not None and not resume:
             raise InvalidOption(
                 f"checkpoint must be a folder without checkpoints, found one in {str(self.folder)!r}; pass resume=True "
                 "to continue it, or another folder"
             )
-        sweep(self.folder)
+        if state is not None:
+            sweep(self.folder)
         return state
 
     def save(self, run: "Run") -> None:

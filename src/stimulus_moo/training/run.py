@@ -82,16 +82,8 @@ class Run:
         self.step = 0
         self.measured: Measurement | None = None  # at the current step
         self._last: tuple[Any] | None = None  # the batch of the last step, which may be None
-        self._parts: dict[str, Any] = {
-            "model": model,
-            "optimizer": self.optimizer,
-            "scheduler": self.scheduler,
-            "multigradient": self.multigradient,
-            "clock": self.clock,
-            "guard": self.guard,
-            "schedule": self.schedule,
-            "history": self.history,
-        }
+        names = ("model", "optimizer", "scheduler", "multigradient", "clock", "guard", "schedule", "history")
+        self._parts: dict[str, Any] = {name: getattr(self, name) for name in names}
 
     def advance(self, done: float = 0.0) -> None:
         """Take one step and record it; ``done`` is the fraction of the run that is done, if known."""
