@@ -1,9 +1,7 @@
 """Errors and warnings. Messages name the argument, the value found and the fix."""
 
-from __future__ import annotations
-
 from os import PathLike
-from typing import ClassVar
+from typing import Any, ClassVar
 
 #: The documentation site. Messages point to its pages.
 DOCS = "https://stimulus-moo.readthedocs.io/en/latest/"
@@ -78,15 +76,12 @@ class NotWritten(StimulusError, OSError):
     def __init__(self, path: str | PathLike[str], error: OSError) -> None:
         reason = error.strerror or str(error)
         super().__init__(error.errno, reason, str(path))
-        self._message = (
-            f"{path} could not be written ({reason}). The previous file is intact. Fix the disk or its permissions, "
-            "then resume"
-        )
+        self._problem = f"{path} could not be written ({reason})"
 
     def __str__(self) -> str:
-        return self._message
+        return f"{self._problem}. The previous file is intact. Fix the disk or its permissions, then resume"
 
-    def __reduce__(self) -> tuple[type[NotWritten], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return NotWritten, (self.filename, OSError(self.errno, self.strerror))
 
 

@@ -77,10 +77,8 @@ def fit(
         method: a name of ``METHODS``, or ``"auto"``: ``"filtered-m"``, which needs neither anchor nor period.
         momentum: for the heavy-ball methods.
         batch_size, period: default ceil(sqrt(n)), as in the theory. Every batch has exactly ``batch_size`` samples; the
-            data is reshuffled when fewer are left. ``period`` is for the methods with ``Recursive``; ``"auto"`` takes
-            an anchor when the error of the estimate requires it.
-        guard: attach a ``Safeguard``, which rejects the recursion over long steps and undoes steps that made the losses
-            much worse. False runs the published method unchanged.
+            data is reshuffled when fewer are left. ``period`` is for methods with ``Recursive``, as described there.
+        guard: attach a ``Safeguard``. False runs the published method unchanged.
         steps: maximum number of steps; 1000 if no other limit is given.
         gradients: stop after this many per-sample multi-gradients.
         tolerance: stop when the Pareto stationarity on the evaluation data is at most this.
@@ -93,18 +91,14 @@ def fit(
         shared, micro_batch, engine: as for ``MultiGradient``.
         anchor_batch: samples per batch of an anchor pass and of an evaluation.
         collate_fn: for map-style data sets and streams.
-        workers: number of processes that prefetch the batches of a map-style data set, into page-locked memory if the
-            model is on an accelerator. The batches are the same.
+        workers: number of processes that prefetch the batches of a map-style data set. The batches are the same.
         mu: strong convexity; ``Result.picked`` is then the random-clock iterate of the strongly convex theorems.
-        seed: seed of the batches, the adaptive draw, the draws of PAGE and the random clock. The model's randomness
-            (initialization, dropout) uses the global random state of torch.
-        on_nonfinite: what to do if a loss or a gradient is NaN or infinite. ``"raise"`` saves a checkpoint of the last
-            finite step and raises ``NonFiniteError``. ``"skip"`` skips the step and counts it in ``Result.skipped``;
-            ten in a row end the run. A run can be resumed with the other choice.
+        seed: of all draws but the model's own (initialization, dropout), which use torch's global random state.
+        on_nonfinite: as for ``MultiGradient``. ``"raise"`` saves a checkpoint of the last finite step first; a run can
+            be resumed with the other choice.
         callbacks: called with a ``Progress`` after every step; returning True ends the run.
         progress: True shows a progress bar, False does not, None shows one if standard error is a terminal.
-        checkpoint: a folder for checkpoints.
-        checkpoint_every: steps between checkpoints; there is also one at the end.
+        checkpoint: a folder for checkpoints, saved every ``checkpoint_every`` steps and at the end.
         checkpoint_keep: number of checkpoints to keep; if the newest is damaged, the previous one is used.
         resume: continue from the newest checkpoint, if there is one. The result equals that of an uninterrupted run,
             bit for bit on the CPU; with ``lr="auto"``, only for the same ``steps`` and ``gradients``.
@@ -137,14 +131,15 @@ def fit(
     check_options(options)
     checks.flag("guard", guard)
     for name, function in (("optimizer", optimizer), ("scheduler", scheduler), ("collate_fn", collate_fn)):
-        checks.optional_function(name, function)
+        if function is not None and not callable(function):
+            raise InvalidOption(f"{name} must be a function or None, found {function!r}")
     if evaluation is not None:
         require_batches("evaluation", evaluation, again=True)
         for batch in evaluation if isinstance(evaluation, list | tuple) else ():
             leading_size(batch)  # raises before the training, not after it
-    source = as_source(
-        dataset, collate_fn, workers=checks.natural_number("workers", workers), pin=_on_accelerator(model)
-    )
+    parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()  # MultiGradient checks the model
+    pin = any(parameter.device.type not in ("cpu", "meta") for parameter in parameters)
+    source = as_source(dataset, collate_fn, workers=checks.natural_number("workers", workers), pin=pin)
     batch_size, period = _sizes(source, batch_size, period)
     settings = Settings(
         source=source,
@@ -213,16 +208,10 @@ def _train(
 
 def _sizes(source: Source, batch_size: int | None, period: int | str | None) -> tuple[int, int | str]:
     if not source.finite and (batch_size is None or period is None):
-        raise InvalidOption(
-            "batch_size and period must be given for a stream, which has no length, found "
-            f"batch_size={batch_size!r} and period={period!r}"
-        )
+        found = f"found batch_size={batch_size!r} and period={period!r}"
+        raise InvalidOption(f"batch_size and period must be given for a stream, which has no length, {found}")
     root = math.isqrt(len(source) - 1) + 1 if source.finite else 0  # ceil(sqrt(n))
     batch_size = root if batch_size is None else checks.positive_integer("batch_size", batch_size)
     if source.finite and batch_size > len(source):
         raise InvalidOption(f"batch_size must be at most the number of samples, {len(source)}, found {batch_size}")
     return batch_size, root if period is None else checks.positive_integer_or_auto("period", period)
-
-
-def _on_accelerator(model: torch.nn.Module) -> bool:
-    return isinstance(model, torch.nn.Module) and any(p.device.type not in ("cpu", "meta") for p in model.parameters())

@@ -50,9 +50,7 @@ def measure(
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = torch.nn.init.constant_(model.weight, 2.0)
-    >>> def losses(model, x):
-    ...     w = model(x).mean()
-    ...     return (w - 1) ** 2, (w + 1) ** 2
+    >>> losses = lambda m, x: ((m(x).mean() - 1) ** 2, (m(x).mean() + 1) ** 2)
     >>> found = measure(model, losses, [torch.ones(4, 1)])
     >>> found.losses, found.weights, found.stationarity
     ([1.0, 9.0], [1.0, 0.0], 4.0)
@@ -83,9 +81,7 @@ def pareto_stationarity(
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = torch.nn.init.constant_(model.weight, 0.5)
-    >>> def losses(model, x):
-    ...     w = model(x).mean()
-    ...     return (w - 1) ** 2, (w + 1) ** 2
+    >>> losses = lambda m, x: ((m(x).mean() - 1) ** 2, (m(x).mean() + 1) ** 2)
     >>> round(pareto_stationarity(model, losses, [torch.ones(4, 1)]), 12)  # between the minima: Pareto-optimal
     0.0
     """
@@ -98,11 +94,9 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
     Call it between ``backward`` and ``optimizer.step()``, while the parameters are still x_t.
 
     Args:
-        multigradient: one whose estimator keeps its rows (``Recursive``, ``Page``, ``Tracking``, ``Storm``).
+        multigradient: one whose estimator keeps its rows (``Recursive``, ``Page``, ``Tracking``, ``Storm``); others
+            raise InvalidOption.
         batches: the data for grad f_s.
-
-    Raises:
-        InvalidOption: no rows are kept.
 
     >>> import torch
     >>> from stimulus_moo import MultiGradient, Recursive
@@ -114,10 +108,8 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
     """
     kept = multigradient.store.rows
     if kept is None:
-        raise InvalidOption(
-            "multigradient must have an estimator that keeps its rows, after a first step, found "
-            f"{type(multigradient.estimator).__name__} at step {multigradient.t}"
-        )
+        found = f"found {type(multigradient.estimator).__name__} at step {multigradient.t}"
+        raise InvalidOption(f"multigradient must have an estimator that keeps its rows, after a first step, {found}")
     objective = multigradient.objective
     rows, *_ = _mean_rows(Store(objective, Engine("auto", objective.model)), batches)
     with torch.no_grad():

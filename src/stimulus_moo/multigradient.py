@@ -36,26 +36,23 @@ class MultiGradient(Stateful):
     d_t = sum_s lambda_t^s u_t^s, so ``zero_grad`` is not needed and any ``torch.optim`` optimizer, schedule or clipping
     works on it. Parameters that no loss reaches, or that are frozen, have ``p.grad`` None.
 
-    Any exception inside ``backward``, raised by the library, the losses, the data or the weighting, leaves parameters,
-    gradients, buffers, random state, estimator and counters as they were; rows above the staging threshold that were
-    being written are dropped, and the estimator restarts. A Ctrl-C while the finished step is being written takes
-    effect after it: that step counts as made.
+    Any exception inside ``backward`` leaves parameters, gradients, buffers, random state, estimator and counters as
+    they were; rows above the staging threshold that were being written are dropped, and the estimator restarts. A
+    Ctrl-C while the finished step is being written takes effect after it: that step counts as made.
 
     Args:
         model: a ``torch.nn.Module``.
         losses: ``losses(model, batch)`` returns the S mean losses, as a tuple of 0-d tensors or a 1-D tensor.
         estimator: how gradients are estimated, e.g. ``Recursive(anchor, period)``.
-        weighting: from the S x S Gramian of the rows to S weights; default ``MinNorm()``; any callable, such as a
-            TorchJD weighting.
+        weighting: any callable from the S x S Gramian of the rows to S weights, also TorchJD's; default ``MinNorm()``.
         shared: the parameters whose gradients decide the weights (the trunk of a multi-head model); default all.
         micro_batch: evaluate at most so many samples at once; same result, memory does not grow with the batch.
         batch_size: a function from a batch to its size, where that is not the leading dimension of its first tensor.
         engine: how rows are differentiated; results are equal up to rounding. ``"rowwise"``: one backward pass per
             objective, works with everything. ``"batched"``: all rows in one vectorised pass, faster for small models
             without convolutions. ``"compiled"``: both points and all rows in one function by ``torch.compile``, fastest
-            for small models; it is used for batches of a shape only after it was compiled for them, which takes several
-            seconds, and agreed with single rows. ``"auto"``: rowwise or batched, by the model's size and layers. An
-            engine that does not support a model falls back to rowwise with one warning.
+            for small models; compiling takes several seconds per shape of a batch. ``"auto"``: rowwise or batched, by
+            the model's size and layers. An engine that does not support a model falls back to rowwise with one warning.
         process_group: the processes of ``torch.distributed`` that make every step together, each with its part of the
             batch and of the anchor; default all of them after ``init_process_group``, else this process on its own.
         shard: split U over these processes, which divides its memory by their number.
@@ -76,8 +73,7 @@ class MultiGradient(Stateful):
     >>> model = torch.nn.Linear(3, 2)
     >>> x, y = torch.randn(64, 3), torch.randn(64, 2)
     >>> def losses(model, batch):
-    ...     x, y = batch
-    ...     return (model(x) - y).square().mean(0)
+    ...     return (model(batch[0]) - batch[1]).square().mean(0)
     >>> mg = MultiGradient(model, losses, Recursive([(x, y)], period=8))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> for batch in zip(x.split(8), y.split(8)):
@@ -125,11 +121,9 @@ class MultiGradient(Stateful):
         self.t = 0  # calls of backward since the estimator's start
         self.samples = 0  # samples drawn
         self.gradients = 0  # per-sample multi-gradient evaluations (IFO calls)
-        #: lambda and ||d||^2 of the last step; None before the first
-        self.weights: Tensor | None = None
-        self.sq_norm: float | None = None
-        #: what the last step saw; None unless ``watch`` was called
-        self.observation: Observation | None = None
+        self.weights: Tensor | None = None  # lambda of the last step; None before the first
+        self.sq_norm: float | None = None  # ||d||^2 of the last step
+        self.observation: Observation | None = None  # what it saw; None unless ``watch`` was called
         self.watched = False
         self.policy = SkipPolicy(on_nonfinite)
         self._warn = WarnOnce()
@@ -137,13 +131,10 @@ class MultiGradient(Stateful):
         self._supervisor: Any = None
 
     def backward(self, batch: Any = None) -> Step:
-        """Estimate, weigh, and write d_t into every ``p.grad``.
+        """Estimate, weigh, and write d_t into every ``p.grad``; return the record of this step.
 
         Args:
             batch: any nest of tensors (tuple, dict, dataclass). On an anchor step it is not used and not counted.
-
-        Returns:
-            The record of this step.
 
         Raises:
             InvalidBatch, InvalidLosses, InvalidWeights: an input does not fit; the message says which.
@@ -166,10 +157,8 @@ class MultiGradient(Stateful):
     def propose(self, batch: Any = None, *, fresh: bool = False, look_back: bool = False) -> Proposal:
         """Evaluate a step that is not final until it is committed; ``backward`` is both at once.
 
-        An earlier proposal that is still open is discarded.
-
         Args:
-            batch: as for ``backward``.
+            batch: as for ``backward``. An earlier proposal that is still open is discarded.
             fresh: where the estimator would add the batch's difference to its rows, use the batch's own gradient.
             look_back: evaluate the batch at x_{t-1} too, if the estimator keeps that point.
 
@@ -303,10 +292,9 @@ class MultiGradient(Stateful):
                     "moved); call reset() to restart the estimator from the model as it is now"
                 )
             self._adopt()
-        if self.objective.has_batch_norm and self.estimator.finite_sum and "BatchNorm" not in self._warn.given:
-            layers = self.objective.batch_norms()
-            if layers:
-                self._warn("BatchNorm", batch_norm_message(layers))
+        concerned = self.objective.has_batch_norm and self.estimator.finite_sum
+        if concerned and "BatchNorm" not in self._warn.given and (layers := self.objective.batch_norms()):
+            self._warn("BatchNorm", batch_norm_message(layers))
 
     def _new_proposal(self) -> Proposal:
         self._check_model()

@@ -26,9 +26,8 @@ def natural_number(name: str, value: Any) -> int:
 
 def positive_integer_or_auto(name: str, value: Any) -> int | str:
     """Return ``value`` as a positive int, or ``"auto"``."""
-    if isinstance(value, str) and value == "auto":
-        return value
-    return _integer(name, value, "a positive integer or 'auto'", low=1)
+    is_auto = isinstance(value, str) and value == "auto"
+    return "auto" if is_auto else _integer(name, value, "a positive integer or 'auto'", low=1)
 
 
 def real(
@@ -45,7 +44,10 @@ def real(
     if not math.isfinite(number):
         raise InvalidOption(f"{name} must be a finite number, found {value!r}")
     if number > high or number < low or (open_low and number == low) or (open_high and number == high):
-        raise InvalidOption(f"{name} must {_range(low, high, open_low, open_high)}, found {value!r}")
+        needed = f"lie in {'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
+        if high == math.inf:
+            needed = f"be a finite number {'above' if open_low else 'of at least'} {low:g}"
+        raise InvalidOption(f"{name} must {needed}, found {value!r}")
     return number
 
 
@@ -81,12 +83,6 @@ def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     return value
 
 
-def optional_function(name: str, value: Any) -> None:
-    """Raise InvalidOption unless ``value`` is None or callable."""
-    if value is not None and not callable(value):
-        raise InvalidOption(f"{name} must be a function or None, found {value!r}")
-
-
 def seed_number(value: Any) -> int:
     """Return a seed for ``torch.Generator``."""
     return _integer("seed", value, "an integer from 0 to 2^64 - 1", low=0, high=(1 << 64) - 1)
@@ -116,12 +112,6 @@ def _integer(name: str, value: Any, needed: str, *, low: int, high: float = math
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not low <= int(value) <= high:
         raise InvalidOption(f"{name} must be {needed}, found {value!r}")
     return int(value)
-
-
-def _range(low: float, high: float, open_low: bool, open_high: bool) -> str:
-    if high == math.inf:
-        return f"be a finite number {'above' if open_low else 'of at least'} {low:g}"
-    return f"lie in {'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
 
 
 def _as_float(value: Any) -> float:

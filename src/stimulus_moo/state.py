@@ -48,10 +48,8 @@ class Stateful:
             )
         expected, found = {"kind", *self.state_names}, set(state)
         if expected != found:
-            raise StateMismatch(
-                f"the state of {where} has missing entries {sorted(expected - found)} "
-                f"and unknown entries {sorted(map(str, found - expected))}"
-            )
+            missing, unknown = sorted(expected - found), sorted(map(str, found - expected))
+            raise StateMismatch(f"the state of {where} has missing entries {missing} and unknown entries {unknown}")
         for name in self.state_names:
             _check(getattr(self, name), state[name], f"{where}.{name}", self.optional_names.get(name))
 

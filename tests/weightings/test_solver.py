@@ -316,41 +316,6 @@ def test_order_of_the_objectives_does_not_move_the_point(family: Family, seed: i
     assert np.linalg.norm(point - other) <= 1e-7 * np.linalg.norm(rows, axis=1).max()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@examples(40)
-@given(seed=SEEDS, size=st.integers(3, 20), dimension=st.integers(1, 40))
-def test_warm_start_does_not_change_the_value(family: Family, seed: int, size: int, dimension: int) -> None:
-    rng = np.random.default_rng(seed)
-    rows = family(rng, size, dimension)
-    gramian = rows @ rows.T
-    start = rng.dirichlet(np.ones(size)) * rng.integers(0, 2, size)
-    cold, warm = min_norm_weights(gramian), min_norm_weights(gramian, start)
-    assert literal_residual(gramian, warm) <= EXACT
-    allowed = EXACT * max(weights @ np.sqrt(gramian.diagonal()) for weights in (cold, warm)) ** 2
-    assert abs(warm @ gramian @ warm - cold @ gramian @ cold) <= allowed
-
-
-def test_warm_start_gives_the_same_bits_when_the_solution_is_unique() -> None:
-    rows = correlated(np.random.default_rng(0), 30, 100)
-    gramian = rows @ rows.T
-    cold = min_norm_weights(gramian)
-    for start in (cold, np.zeros(30), np.eye(30)[7], np.full(30, np.nan)):
-        assert np.array_equal(min_norm_weights(gramian, start), cold)
-
-
-@pytest.mark.parametrize("family", [generic, correlated])
-@examples(100)
-@given(seed=SEEDS, size=st.integers(3, 30), extra=st.integers(1, 60))
-def test_any_start_gives_the_same_bits_when_the_rows_are_independent(
-    family: Family, seed: int, size: int, extra: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    rows = family(rng, size, 2 * size + extra)
-    gramian = rows @ rows.T
-    start = rng.standard_normal(size)
-    assert np.array_equal(min_norm_weights(gramian, start), min_norm_weights(gramian))
-
-
 @examples(100)
 @given(seed=SEEDS, size=st.integers(2, 40), dimension=st.integers(1, 40))
 def test_gramians_rounded_to_float32_give_sane_weights(seed: int, size: int, dimension: int) -> None:
@@ -501,9 +466,7 @@ def test_entry_that_is_not_finite_is_named(size: int, value: float) -> None:
         min_norm_weights(gramian)
 
 
-def test_weights_and_starts_of_another_length_are_refused() -> None:
-    with pytest.raises(InvalidOption, match=r"start must hold 3 weights, one per row, found shape \(2,\)"):
-        min_norm_weights(np.eye(3), np.ones(2))
+def test_weights_of_another_length_are_refused() -> None:
     with pytest.raises(InvalidOption, match=r"weights must hold 3 numbers, found shape \(2,\)"):
         kkt_residual(np.eye(3), np.ones(2))
 

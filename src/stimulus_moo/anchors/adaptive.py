@@ -31,16 +31,14 @@ class AdaptiveBatch(Anchor):
 
     Args:
         dataset: tensors in memory, a map-style data set, or an endless iterable of samples.
-        epsilon: the target accuracy ||d||^2 > 0. ``"auto"`` omits its term, so the variance of an anchor stays below
-            gamma / c_gamma and the first anchor is only the pilot.
+        epsilon: the target accuracy ||d||^2 > 0. ``"auto"`` omits its term, so the first anchor is only the pilot.
         sigma2: bound on the variance of one sample's gradient. ``"auto"`` estimates it for the lambda-weighted sum of
-            the gradients from pairs of pieces of the last anchor (see ``Spread``), and from the batches between anchors
-            with ``Recursive(period="auto")``. The first anchor starts with a pilot of ``micro_batch`` samples (at least
-            4), part of the draw. Every anchor has at least two samples, so that an estimate of zero can recover.
+            the gradients from the last anchor (see ``Spread``), and from the batches with ``Recursive(period="auto")``.
+            The first anchor starts with a pilot of ``micro_batch`` samples (at least 4), part of the draw. Every anchor
+            has at least two samples, so that an estimate of zero can recover.
         c_gamma, c_epsilon: the paper's constants; the theory requires c_gamma >= 8 and c_epsilon >= lr.
         momentum: alpha of the heavy-ball step, for gamma.
-        micro_batch: samples per evaluated batch.
-        seed: of the draw.
+        micro_batch, seed: samples per evaluated batch, and the seed of the draw.
         collate_fn: for map-style data sets and streams.
 
     >>> import torch

@@ -1,7 +1,5 @@
 """Variance of one sample's gradient, estimated from pairs of an anchor's pieces."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ class Spread:
     pairs: int = 0
     sums: tuple[float, ...] = (0.0,) * GROUPS
 
-    def add(self, pair: int, found: float) -> Spread:
+    def add(self, pair: int, found: float) -> "Spread":
         """Return the spread with the value of one more pair."""
         group = pair % GROUPS
         return Spread(self.pairs + 1, (*self.sums[:group], self.sums[group] + found, *self.sums[group + 1 :]))

@@ -53,15 +53,11 @@ def rebuild(batch: Any, change: Callable[[Any], Any]) -> Any:
 def require_batches(name: str, value: Any, *, again: bool = False) -> None:
     """Raise InvalidOption unless ``value`` is an iterable of batches; ``again`` also rejects one-shot iterators."""
     if not isinstance(value, Iterable) or isinstance(value, Tensor | Mapping | str | bytes):
-        raise InvalidOption(
-            f"{name} must be an iterable of batches (a DataLoader or a list), found {type(value).__name__}; "
-            "for a single batch pass [batch]"
-        )
+        found = f"found {type(value).__name__}; for a single batch pass [batch]"
+        raise InvalidOption(f"{name} must be an iterable of batches (a DataLoader or a list), {found}")
     if again and isinstance(value, Iterator):
-        raise InvalidOption(
-            f"{name} must be iterable more than once, found {type(value).__name__}, which is exhausted after one pass; "
-            "pass a DataLoader or a list of batches"
-        )
+        found = f"found {type(value).__name__}, which is exhausted after one pass"
+        raise InvalidOption(f"{name} must be iterable more than once, {found}; pass a DataLoader or a list of batches")
 
 
 def leading_size(batch: Any) -> int:
@@ -80,10 +76,7 @@ def leading_size(batch: Any) -> int:
     problem = "a first tensor with a leading (sample) dimension, found a 0-d tensor"
     if first is None:
         problem = f"at least one tensor, found {type(batch).__name__}"
-    raise InvalidBatch(
-        f"a batch must have {problem}; put a per-sample tensor first, or pass batch_size=, a function from a batch to "
-        "its size"
-    )
+    raise InvalidBatch(f"a batch must have {problem}; put a per-sample tensor first, or pass batch_size=function")
 
 
 def split(batch: Any, pieces: int) -> Iterator[Any]:

@@ -18,10 +18,8 @@ Collate = Callable[[list[Any]], Any]
 class Source:
     """A data set from which batches are drawn: by index if it is finite, in order if it is a stream."""
 
-    #: whether the data set has a length
-    finite = True
-    #: number of samples read from a stream
-    consumed = 0
+    finite = True  #: whether the data set has a length
+    consumed = 0  #: number of samples read from a stream
 
     def __len__(self) -> int:
         raise TypeError("a stream has no length")

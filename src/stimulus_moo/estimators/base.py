@@ -19,16 +19,14 @@ class Update:
 
         U_t = keep U_{t-1} + now grad F_B(x_t) + before grad F_B(x_{t-1})
 
-    The engine knows estimators only by this form. An anchor is evaluated at x_t only. At t = 0 there are no rows to
-    keep and no previous point.
+    The engine knows estimators only by this form. At t = 0 there are no rows to keep and no previous point.
 
     Attributes:
         keep, now, before: the coefficients.
-        anchor: evaluate its batches instead of the step's batch.
+        anchor: evaluate its batches instead of the step's batch, at x_t only.
         look_back: evaluate the batch at x_{t-1} too, even if ``before`` is 0; implied by a nonzero ``before``.
         halves: evaluate the batch in two halves, whose difference measures the noise.
-        recursive: the update adds the batch's difference to the rows (keep = now = 1, before = -1), so errors
-            accumulate until the next anchor.
+        recursive: keep = now = 1 and before = -1, so errors accumulate until the next anchor.
     """
 
     keep: float

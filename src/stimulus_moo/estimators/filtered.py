@@ -18,8 +18,8 @@ class Filtered(ErrorModel, Estimator):
         b   = clip((E_{t-1} + v/2) / (E_{t-1} + R), 0, 1)
 
     E is the variance of the estimate's error, v that of D and R that of g, all for the lambda-weighted sum of the rows,
-    measured on the two halves of a batch. b = 0 is the recursive step of STIMULUS, b = 1 is SMGD. There are no anchors,
-    so data may be a stream.
+    measured on the two halves of a batch, so the losses must be meaningful on half a batch; b stays 1 if it cannot be
+    split. b = 0 is the recursive step of STIMULUS, b = 1 is SMGD. There are no anchors, so data may be a stream.
 
     Derivation: the error of u_t is (1 - b)(e + xi) + b zeta, with e the previous error, xi that of D and zeta that of
     g; e is independent of the batch. xi = zeta - zeta', with zeta' the batch's error at x_{t-1}. Both have variance R,
@@ -29,9 +29,6 @@ class Filtered(ErrorModel, Estimator):
     progress per evaluation. Progress is proportional to ||d||^2 / (||d||^2 + error), so two points pay off if
     R > ||grad||^2 + 2 E*. E* = v/2 + sqrt(v R - v^2/4) is v/2 above the stationary error of the filter, as a margin.
     Every ``probe`` steps both points are evaluated in any case, to keep v and R up to date.
-
-    The losses must be meaningful on half a batch, since the halves are evaluated separately. A batch that cannot be
-    split shows no noise; then b stays 1.
 
     Args:
         probe: evaluate two points at least once in this many steps.

@@ -29,26 +29,18 @@ class DoG(Stateful):
         G   <- G + ||d_t||^2
         eta <- (1 - momentum) r / sqrt(G)     in the last fifth of a training times 5 (1 - done)
 
-    This is DoG, "distance over gradients" (Ivgi, Hinder and Carmon, 2023), applied to the multi-gradient. The first
-    step is a thousandth of the parameters' norm; then the rate grows quickly. If variance reduction lets d vanish, G
-    stops growing and the rate does not decay; with mini-batches it does. If the end of the training is known, the rate
-    falls to zero in the last fifth: shorter steps reduce the error of a variance-reduced estimate, so the model ends
-    much closer to a stationary point.
+    This is DoG, "distance over gradients" (Ivgi, Hinder and Carmon, 2023), applied to the multi-gradient. If variance
+    reduction lets d vanish, G stops growing and the rate does not decay; with mini-batches it does. The decay in the
+    last fifth, if the end of the training is known, is not in the paper: shorter steps reduce the error of a
+    variance-reduced estimate, so the model ends much closer to a stationary point.
 
-    Use it with a ``Safeguard``, as ``fit`` does: the safeguard shortens steps that reverse the gradient and takes back
-    steps that increase a loss by much.
-
-    Call ``step`` between ``backward`` and the optimizer's step; before the first call the rate is 0. Parameter groups
-    keep the ratio of their rates to the first group's. DoG stores a copy of x_0. A torch scheduler on the same
-    optimizer has no effect, since DoG sets the rate.
+    Call ``step`` between ``backward`` and the optimizer's step; before the first call the rate is 0. Use it with a
+    ``Safeguard``, as ``fit`` does, and without another schedule, which would have no effect. Parameter groups keep the
+    ratio of their rates to the first group's. A copy of x_0 is stored.
 
     Args:
         optimizer: SGD, ``HeavyBall`` or another that steps by its learning rate times the gradient.
         multigradient: the ``MultiGradient`` that fills the gradients.
-
-    Attributes:
-        max_distance: r.
-        sum_sq_norm: G.
 
     Raises:
         InvalidOption: the optimizer divides the gradient by its size, as Adam does.
@@ -57,11 +49,9 @@ class DoG(Stateful):
     >>> import torch
     >>> from stimulus_moo import DoG, Filtered, MultiGradient, pareto_stationarity
     >>> _ = torch.manual_seed(0)
-    >>> model = torch.nn.Linear(3, 1)
-    >>> x = torch.randn(1600, 3)
+    >>> model, x = torch.nn.Linear(3, 1), torch.randn(1600, 3)
     >>> y = x @ torch.randn(3, 2)
-    >>> def losses(model, batch):
-    ...     return (model(batch[0]) - batch[1]).square().mean(0)
+    >>> losses = lambda m, batch: (m(batch[0]) - batch[1]).square().mean(0)
     >>> mg = MultiGradient(model, losses, Filtered())
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     >>> schedule = DoG(optimizer, mg)

@@ -19,16 +19,14 @@ class HeavyBall(Optimizer):
 
         x_{t+1} = x_t - eta d_t + alpha (x_t - x_{t-1}),    x_{-1} = x_0
 
-    It equals ``torch.optim.SGD(momentum=alpha)`` only while the learning rate is constant. SGD scales its whole
-    velocity by the current rate; this rule uses the actual displacement of the parameters.
+    It equals ``torch.optim.SGD(momentum=alpha)`` only while the learning rate is constant: SGD scales its whole
+    velocity by the current rate. Parameters whose ``grad`` is None do not move and keep their last displacement.
 
     Args:
         params: parameters or parameter groups, as for any ``torch.optim`` optimizer.
         lr: eta >= 0.
         momentum: alpha in [0, 1).
         weight_decay: adds ``weight_decay * x_t`` to d_t (L2 penalty).
-
-    Parameters whose ``grad`` is None do not move and keep their last displacement, as in ``torch.optim.SGD``.
 
     >>> import torch
     >>> x = torch.nn.Parameter(torch.tensor([1.0]))
@@ -48,9 +46,8 @@ class HeavyBall(Optimizer):
         except InvalidOption:
             raise
         except (TypeError, ValueError, AttributeError) as error:
-            raise InvalidOption(
-                f"params must be parameters or parameter groups, such as model.parameters(), found {params!r}"
-            ) from error
+            found = f"found {params!r}; pass model.parameters(), for example"
+            raise InvalidOption(f"params must be parameters or parameter groups, {found}") from error
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group with its own options."""
@@ -60,26 +57,23 @@ class HeavyBall(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
-            eta, alpha, decay = group["lr"], group["momentum"], group["weight_decay"]
             xs = [x for x in group["params"] if x.grad is not None]
             if not xs:
                 continue
             ds: Any = [x.grad for x in xs]
-            if decay:
-                ds = torch._foreach_add(ds, xs, alpha=decay)
+            if group["weight_decay"]:
+                ds = torch._foreach_add(ds, xs, alpha=group["weight_decay"])
             for x in xs:
                 if "previous" not in self.state[x]:
                     self.state[x]["previous"] = x.clone()  # x_{-1} = x_0
             previous = [self.state[x]["previous"] for x in xs]
             displacements = torch._foreach_sub(xs, previous)
             torch._foreach_copy_(previous, xs)
-            torch._foreach_add_(xs, ds, alpha=-float(eta))
-            torch._foreach_add_(xs, displacements, alpha=alpha)
+            torch._foreach_add_(xs, ds, alpha=-float(group["lr"]))
+            torch._foreach_add_(xs, displacements, alpha=group["momentum"])
         return loss
 
 

@@ -8,11 +8,8 @@ from stimulus_moo.state import Stateful
 
 logger = logging.getLogger("stimulus_moo")
 
-#: share of the old values in the fading sums
-FADING = 0.9
-
-#: how many standard deviations count as a rise
-SURE = 2.0
+#: share of the old values in the fading sums, and how many standard deviations count as a rise
+FADING, SURE = 0.9, 2.0
 
 
 class Drift(Stateful):
@@ -31,8 +28,7 @@ class Drift(Stateful):
     state_names = ("fall", "variance")
 
     def __init__(self) -> None:
-        self.fall = 0.0
-        self.variance = 0.0
+        self.reset()
 
     def reset(self) -> None:
         """Start again, at an anchor or while there is no recursion."""
@@ -45,7 +41,7 @@ class Drift(Stateful):
         fell = seen.decrease / seen.moved
         self.fall = FADING * self.fall + fell
         self.variance = FADING**2 * self.variance + fell**2
-        if self.fall < -SURE * math.sqrt(self.variance):
+        found = self.fall < -SURE * math.sqrt(self.variance)
+        if found:
             logger.debug("up to step %d the losses rise along the recursion's estimate", seen.step)
-            return True
-        return False
+        return found

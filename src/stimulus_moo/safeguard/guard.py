@@ -1,7 +1,5 @@
 """The safeguard: watches the steps of an optimizer and a MultiGradient and applies four rules to them."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import defaultdict
@@ -12,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stimulus_moo._engine.nonfinite import finite
-from stimulus_moo._engine.observation import Observation, distance
+from stimulus_moo._engine.observation import distance
 from stimulus_moo._engine.proposal import Proposal, Step
 from stimulus_moo._engine.warnings import WarnOnce
 from stimulus_moo.multigradient import MultiGradient
@@ -33,25 +31,20 @@ class Safeguard(Stateful):
     r"""Makes a variance-reduced method safe at any step size, using what a batch shows at two points.
 
     It attaches itself: the training loop stays ``mg.backward(batch); optimizer.step()``, and ``detach`` removes it.
-    Four rules can fire; each is a class of ``stimulus_moo.safeguard`` with its formulas and constants:
+    Each of its four rules is a class of ``stimulus_moo.safeguard`` with its formulas and constants:
 
-    - ``LongSteps``: after a step too long for the recursion, the estimate is the batch's own gradient until the next
-      anchor. The first of these steps and every fourth after it evaluate two points all the same.
-    - ``Drift``: where the losses of the batches rise step after step, the recursion's errors have added up to an
-      estimate that leads uphill; it is suspended until the next anchor too.
-    - ``StepLength``: where a step turns the gradient by more than 1.5 times its size, the learning rate is multiplied
-      by a factor c <= 1 that adapts.
+    - ``LongSteps``: after a step too long for the recursion, the batch's own gradient is used until the next anchor.
+    - ``Drift``: the same, after the losses of the batches have risen step after step.
+    - ``StepLength``: while steps turn the gradient by more than 1.5 times its size, the learning rate is lowered.
     - ``Rollback``: a step that made a loss much worse, or led to NaN, is taken back and shortened.
 
-    Every action is counted and logged. Evaluations made for a step that was taken back, or to look into a high loss,
-    are in the counters. All other information comes from evaluations that two-point estimators (``Recursive``,
-    ``Page``, ``Storm``, ``Filtered``) make anyway. While nothing fires and no high loss is looked into, parameters and
-    optimizer are the same as without the safeguard, bit for bit. With one-point estimators there is nothing to compare,
-    and nothing is done. The first two rules apply to recursive updates only (``Recursive``, ``Page``); the other
-    estimators bound their own error.
+    The rules use evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``, ``Filtered``) make anyway;
+    those made to take a step back or to look into a high loss are added to the counters. Unless that happens or a rule
+    fires, parameters and optimizer are the same as without the safeguard, bit for bit. With one-point estimators there
+    is nothing to compare, and nothing is done. The first two rules apply to ``Recursive`` and ``Page`` only.
 
-    Steps are not simply kept below 1/L, because that trains networks badly: L is not a constant there. The shorter the
-    steps, the sharper the valleys they lead into, and the shorter the next ones.
+    Steps are not simply kept below 1/L, because that trains networks badly: the shorter the steps, the sharper the
+    valleys they lead into, and the larger L.
 
     Args:
         optimizer: any ``torch.optim`` optimizer on the model's parameters.
@@ -86,12 +79,9 @@ class Safeguard(Stateful):
 
     def __init__(self, optimizer: Optimizer, multigradient: MultiGradient) -> None:
         check_pair(optimizer, multigradient)
-        self.optimizer = optimizer
-        self.multigradient = multigradient
-        self.long_steps = LongSteps()
-        self.drift = Drift()
-        self.step_length = StepLength()
-        self.rollback = Rollback()
+        self.optimizer, self.multigradient = optimizer, multigradient
+        self.long_steps, self.drift = LongSteps(), Drift()
+        self.step_length, self.rollback = StepLength(), Rollback()
         self.suspended = 0  # how many steps ago the recursion was suspended, counted from 1; 0 while it is in use
         self.alone = 0
         self._armed = False  # was there a backward that no step of the optimizer has followed yet?
@@ -169,7 +159,7 @@ class Safeguard(Stateful):
             retreat.undo()
             raise
 
-    def _acceptable(self, batch: Any, retreat: _Retreat) -> tuple[Proposal, int, bool]:
+    def _acceptable(self, batch: Any, retreat: "_Retreat") -> tuple[Proposal, int, bool]:
         """Return a proposal that may be committed, after how many retries, and whether rows were lost on the way.
 
         A proposal with an error is returned where going back does not help.
@@ -190,9 +180,7 @@ class Safeguard(Stateful):
             if reason is None:
                 proposal.weigh()
                 reason = None if proposal.error is None else str(proposal.error)
-            if reason is None:
-                return proposal, retries, lost
-            if proposal.failed_at_previous_point or retries == PATIENCE or not self._has_moved():
+            if reason is None or proposal.failed_at_previous_point or retries == PATIENCE or not self._has_moved():
                 return proposal, retries, lost
             proposal.discard()
             retries += 1
@@ -227,16 +215,13 @@ class Safeguard(Stateful):
             self.suspended += 1
             self.alone += 1
         turn = self.step_length.learn(seen)
-        self._follow(seen, recursive=update.recursive)
-        self.long_steps.learn(seen)
-        self.rollback.learn(seen, turn)
-
-    def _follow(self, seen: Observation, *, recursive: bool) -> None:
-        if self.suspended or not recursive:
+        if self.suspended or not update.recursive:
             self.drift.reset()
         elif self.drift.uphill(seen):
             self.suspended = 1
             self.long_steps.distrust()
+        self.long_steps.learn(seen)
+        self.rollback.learn(seen, turn)
 
     def _has_moved(self) -> bool:
         start = self.multigradient.store.previous

@@ -16,20 +16,18 @@ class LongSteps(Stateful):
         a step is too long where  ||x_{t+1} - x_t|| > ||d|| / L
 
     The error of the recursion grows with the square of the step's length and stays until the next anchor. Until then
-    the estimate is the batch's own gradient, as in SMGD, which tolerates longer steps. ||d|| is the larger of this
-    step's and the running mean's: with momentum, d may vanish where the path turns. After the recursion has led uphill
-    (``distrust``), ||d|| counts for at most half the next anchor's, doubled at every anchor: more may again be the
-    recursion's error. Adam needs that, since its steps do not shrink with d.
-
-    Attributes:
-        smoothness: L, or None before two points were compared.
+    the estimate is the batch's own gradient, as in SMGD, which tolerates longer steps; the first of these steps and
+    every fourth after it evaluate two points all the same. ||d|| is the larger of this step's and the running mean's:
+    with momentum, d may vanish where the path turns. After the recursion has led uphill (``distrust``), ||d|| counts
+    for at most half the next anchor's, doubled at every anchor: more may again be the recursion's error. Adam needs
+    that, since its steps do not shrink with d.
     """
 
     state_names = ("smoothness", "anchor_norm", "belief")
     optional_names = MappingProxyType({"smoothness": float})
 
     def __init__(self) -> None:
-        self.smoothness: float | None = None  # L
+        self.smoothness: float | None = None  # L; None before two points were compared
         self.anchor_norm = math.inf  # ||d|| of the last anchor
         self.belief = math.inf  # how many times as large ||d|| may have become since
 

@@ -6,22 +6,13 @@ from types import MappingProxyType
 from stimulus_moo._engine.observation import Observation
 from stimulus_moo.state import Stateful
 
-#: how much a loss of the same batch may rise, relative to its value and to its running mean
-RISE, MARGIN = 0.5, 0.1
-
-#: a loss this many times its running mean is evaluated at x_{t-1} too
-DOUBTFUL = 3.0
-
-#: what is left of a step that is taken back, and of the learning rate; and how often one step is taken back at most
-SHORTEN, PATIENCE = 0.25, 16
-
-#: c is multiplied by this for every time a step is taken back
-TAKEN_BACK = 0.8
-
-#: growth of the learning rate per step after a step was taken back; BRISK times as fast while ``turn`` is below SHORT,
-#: and by the factor HURRY besides while it is below TINY
-RECOVER, BRISK, SHORT = 1.03, 3, 0.7
-HURRY, TINY = 1.5, 0.1
+RISE, MARGIN = 0.5, 0.1  # how much a loss of the same batch may rise, relative to its value and to its running mean
+DOUBTFUL = 3.0  # a loss this many times its running mean is evaluated at x_{t-1} too
+SHORTEN, TAKEN_BACK = 0.25, 0.8  # factors of a step and the learning rate, and of c, each time a step is taken back
+PATIENCE = 16  # how often one step is taken back at most
+RECOVER = 1.03  # growth of the learning rate per step after a step was taken back
+BRISK, SHORT = 3, 0.7  # it grows BRISK times as fast while ``turn`` is below SHORT
+HURRY, TINY = 1.5, 0.1  # and by the factor HURRY besides while ``turn`` is below TINY
 
 
 class Rollback(Stateful):
@@ -37,20 +28,15 @@ class Rollback(Stateful):
     again; the k-th time in a row only 1/4^k of what was left remains, and the last time, or where the parameters are
     not finite, nothing. The learning rate is shortened as the step was and recovers by 3% per step, faster while
     ``turn`` is small, up to c times what the optimizer says; c becomes 4/5 of the share that was too long.
-
-    Attributes:
-        level: running means of |f^s|; None before the first step.
-        scale: what the learning rate is multiplied by besides c.
-        taken_back: how many steps were taken back.
     """
 
     state_names = ("level", "scale", "taken_back")
     optional_names = MappingProxyType({"level": list})
 
     def __init__(self) -> None:
-        self.level: list[float] | None = None
-        self.scale = 1.0
-        self.taken_back = 0
+        self.level: list[float] | None = None  # running means of |f^s|; None before the first step
+        self.scale = 1.0  # what the learning rate is multiplied by besides c
+        self.taken_back = 0  # how many steps were taken back
 
     def doubtful(self, seen: Observation) -> bool:
         """Return whether a one-point loss is so high that the batch should be evaluated at x_{t-1} too."""

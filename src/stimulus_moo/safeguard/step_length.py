@@ -8,14 +8,9 @@ from stimulus_moo.state import Stateful
 
 logger = logging.getLogger("stimulus_moo")
 
-#: share of the old values in the running means of ``turn``
-MEMORY = 0.8
-
-#: the ``turn`` above which steps are shortened and below which they may become longer again
-LONG, SHORT = 1.5, 0.7
-
-#: relative change of c at step t: QUICK / t, within [LEAST, MOST]
-QUICK, LEAST, MOST = 3.0, 0.003, 0.2
+MEMORY = 0.8  # share of the old values in the running means of ``turn``
+LONG, SHORT = 1.5, 0.7  # the ``turn`` above which steps are shortened and below which they may become longer again
+QUICK, LEAST, MOST = 3.0, 0.003, 0.2  # relative change of c at step t: QUICK / t, within [LEAST, MOST]
 
 
 class StepLength(Stateful):
@@ -28,20 +23,15 @@ class StepLength(Stateful):
         c   <- c (1 - 3/t) while turn > 1.5,   c (1 + 3/t) while turn < 0.7       3/t kept within [0.003, 0.2]
 
     Gradient descent on a quadratic diverges where turn exceeds 2. Noise in d makes turn smaller.
-
-    Attributes:
-        factor: c.
-        shortened: how often c was lowered.
     """
 
     state_names = ("changes", "lengths", "t", "factor", "shortened")
 
     def __init__(self) -> None:
-        self.changes = 0.0  # mean of ||D||^2
-        self.lengths = 0.0  # mean of ||d||^2
+        self.changes = self.lengths = 0.0  # means of ||D||^2 and ||d||^2
         self.t = 0
-        self.factor = 1.0
-        self.shortened = 0
+        self.factor = 1.0  # c
+        self.shortened = 0  # how often c was lowered
 
     @property
     def turn(self) -> float | None:

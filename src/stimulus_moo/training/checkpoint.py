@@ -1,7 +1,5 @@
 """Checkpoints of ``fit``: plain ``torch.save`` files, written atomically, each with a checksum file beside it."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import warnings
@@ -42,17 +40,16 @@ class Checkpoints:
             return None
         self.folder.mkdir(parents=True, exist_ok=True)
         state = load(self.folder)
-        if state is None:
-            return None
-        if not resume:
+        if state is not None and not resume:
             raise InvalidOption(
                 f"checkpoint must be a folder without checkpoints, found one in {str(self.folder)!r}; pass resume=True "
                 "to continue it, or another folder"
             )
-        sweep(self.folder)
+        if state is not None:
+            sweep(self.folder)
         return state
 
-    def save(self, run: Run) -> None:
+    def save(self, run: "Run") -> None:
         """Save a run, unless its current step is already saved."""
         if self.folder is not None and self.saved != run.step:
             state = run.state_dict()  # collective: called by all processes

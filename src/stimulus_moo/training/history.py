@@ -168,9 +168,7 @@ class Result:
         stopped: why the run ended: ``"steps"``, ``"gradients"``, ``"tolerance"`` or ``"callback"``.
         skipped: number of steps skipped because of NaN or infinity (``on_nonfinite="skip"``).
         picked, picked_at: the random-clock iterate by parameter name, and its iteration t, if ``mu`` was given.
-        alone: number of steps that used the gradient of their own batch, because the guard rejected the recursion.
-        shortened: number of times the guard lowered the step size because steps reversed the gradient.
-        taken_back: number of steps the guard undid, each of which lowers the step size too.
+        alone, shortened, taken_back: how often the guard acted, as for ``Safeguard``; 0 without it.
     """
 
     model: torch.nn.Module

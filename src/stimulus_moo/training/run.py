@@ -1,13 +1,11 @@
 """One training run of ``fit``: its steps, its evaluation, its limits and the state that a checkpoint holds."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -84,16 +82,8 @@ class Run:
         self.step = 0
         self.measured: Measurement | None = None  # at the current step
         self._last: tuple[Any] | None = None  # the batch of the last step, which may be None
-        self._parts: dict[str, Any] = {
-            "model": model,
-            "optimizer": self.optimizer,
-            "scheduler": self.scheduler,
-            "multigradient": self.multigradient,
-            "clock": self.clock,
-            "guard": self.guard,
-            "schedule": self.schedule,
-            "history": self.history,
-        }
+        names = ("model", "optimizer", "scheduler", "multigradient", "clock", "guard", "schedule", "history")
+        self._parts: dict[str, Any] = {name: getattr(self, name) for name in names}
 
     def advance(self, done: float = 0.0) -> None:
         """Take one step and record it; ``done`` is the fraction of the run that is done, if known."""
@@ -250,7 +240,7 @@ class Limits:
     evaluate_every: int | None
 
     @classmethod
-    def check(cls, steps: Any, gradients: Any, tolerance: Any, evaluate_every: Any, period: int | str) -> Limits:
+    def check(cls, steps: Any, gradients: Any, tolerance: Any, evaluate_every: Any, period: int | str) -> Self:
         """Return checked limits; 1000 steps if there are none."""
         if steps is None and gradients is None and tolerance is None:
             steps = 1000

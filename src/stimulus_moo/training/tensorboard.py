@@ -1,17 +1,13 @@
 """A callback for ``fit`` that writes its history for TensorBoard."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
 from stimulus_moo.errors import MissingDependency
 from stimulus_moo.options import positive_integer
-
-if TYPE_CHECKING:
-    from stimulus_moo.training.progress import Progress
+from stimulus_moo.training.progress import Progress
 
 
 class TensorBoardLogger:

@@ -54,9 +54,6 @@ class ProjectedDescent(Weighting):
         scales = torch.where(lengths > 0, 1.0 / lengths, 1.0) if self.normalise else torch.ones_like(lengths)
         problem = scales[:, None] * gramian * scales
         moved = last - self.gamma(self.t) * (problem @ last + self.rho * last)
-        if self.projection == "simplex":
-            self.previous = project_simplex(moved)
-        else:
-            self.previous = torch.softmax(moved, dim=0)
+        self.previous = project_simplex(moved) if self.projection == "simplex" else torch.softmax(moved, dim=0)
         self.t += 1
         return scales * self.previous

@@ -97,7 +97,7 @@ def kkt_residual(gramian: Array, weights: Array) -> float:
     return float((violations / norms).max() / (solution @ norms))
 
 
-def solve(gramian: FloatArray, start: FloatArray | None = None) -> FloatArray:
+def solve(gramian: FloatArray) -> FloatArray:
     """Return the min-norm weights of an array.
 
     S = 2 has a closed form. Otherwise block principal pivoting finds the w >= 0 that minimises w^T G w / 2 - 1^T w, to
@@ -110,14 +110,9 @@ def solve(gramian: FloatArray, start: FloatArray | None = None) -> FloatArray:
     1e-11 makes w unique; one step of iterative refinement removes its bias. If pivoting cycles, the Gramian is
     indefinite by rounding, or the KKT residual is too large, negative eigenvalues are clipped and the Lawson-Hanson
     method is used.
-
-    ``start`` holds weights near the solution; their support is the first guess. The answer is the same, bit for bit if
-    the rows are independent and no slope is zero up to rounding.
     """
     gramian = _square(gramian)
     size = len(gramian)
-    if start is not None and np.shape(start) != (size,):
-        raise InvalidOption(f"start must hold {size} weights, one per row, found shape {np.shape(start)}")
     if size == 2:
         return _two_weights(gramian)
     _require_finite(gramian, "gramian")
@@ -125,14 +120,11 @@ def solve(gramian: FloatArray, start: FloatArray | None = None) -> FloatArray:
     smallest = diagonal.argmin()
     if size == 1 or diagonal[smallest] <= 0.0:
         return _unit_vector(size, smallest)
-    everywhere = diagonal > 0.0
-    ones = everywhere.astype(np.float64)
-    support = everywhere if start is None else np.greater(start, 0.0)
-    support[smallest] = True
-    found = _pivot(gramian, ones, support, INDEPENDENT * diagonal[diagonal.argmax()], 0.0)
+    everywhere, ones = np.full(size, True), np.ones(size)
+    found = _pivot(gramian, ones, everywhere, INDEPENDENT * diagonal[diagonal.argmax()], 0.0)
     if found is not None and (total := float(found[0].dot(ones))) < math.inf:
         return found[0] / total
-    return _regularised_weights(gramian, support)
+    return _regularised_weights(gramian, everywhere)
 
 
 def _array(value: Tensor | FloatArray) -> FloatArray:
