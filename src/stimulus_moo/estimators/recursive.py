@@ -73,7 +73,8 @@ class Recursive(Estimator):
         """Tell the schedule and the anchor ||d_t||^2."""
         if self.schedule is not None:
             self.schedule.record(sq_norm, anchored=anchored)
-        super().record(sq_norm, anchored=anchored)
+        if self.anchor.adapts:
+            self.anchor.record(sq_norm, anchored=anchored)
 
 
 class WhenErrorGrows(ErrorModel):
