@@ -93,12 +93,12 @@ def fit(
         collate_fn: for map-style data sets and streams.
         workers: number of processes that prefetch the batches of a map-style data set. The batches are the same.
         mu: strong convexity; ``Result.picked`` is then the random-clock iterate of the strongly convex theorems.
-        seed: of all draws but the model's own (initialization, dropout), which use torch's global random state.
+        seed: of all draws except the model's own (initialization, dropout), which use torch's global random state.
         on_nonfinite: as for ``MultiGradient``. ``"raise"`` saves a checkpoint of the last finite step first; a run can
             be resumed with the other choice.
         callbacks: called with a ``Progress`` after every step; returning True ends the run.
         progress: True shows a progress bar, False does not, None shows one if standard error is a terminal.
-        checkpoint: a folder for checkpoints, saved every ``checkpoint_every`` steps and at the end.
+        checkpoint, checkpoint_every: a folder for checkpoints, and the steps between them; the last step is saved too.
         checkpoint_keep: number of checkpoints to keep; if the newest is damaged, the previous one is used.
         resume: continue from the newest checkpoint, if there is one. The result equals that of an uninterrupted run,
             bit for bit on the CPU; with ``lr="auto"``, only for the same ``steps`` and ``gradients``.

@@ -157,8 +157,10 @@ class MultiGradient(Stateful):
     def propose(self, batch: Any = None, *, fresh: bool = False, look_back: bool = False) -> Proposal:
         """Evaluate a step that is not final until it is committed; ``backward`` is both at once.
 
+        An earlier proposal that is still open is discarded.
+
         Args:
-            batch: as for ``backward``. An earlier proposal that is still open is discarded.
+            batch: as for ``backward``.
             fresh: where the estimator would add the batch's difference to its rows, use the batch's own gradient.
             look_back: evaluate the batch at x_{t-1} too, if the estimator keeps that point.
 

@@ -31,7 +31,7 @@ class Safeguard(Stateful):
     r"""Makes a variance-reduced method safe at any step size, using what a batch shows at two points.
 
     It attaches itself: the training loop stays ``mg.backward(batch); optimizer.step()``, and ``detach`` removes it.
-    Each of its four rules is a class of ``stimulus_moo.safeguard`` with its formulas and constants:
+    Each of its four rules is a class of ``stimulus_moo.safeguard``, with its formulas and constants:
 
     - ``LongSteps``: after a step too long for the recursion, the batch's own gradient is used until the next anchor.
     - ``Drift``: the same, after the losses of the batches have risen step after step.
@@ -138,10 +138,7 @@ class Safeguard(Stateful):
         return step
 
     def settle(self, batch: Any) -> None:
-        """Check the last step of a training, which no further one does, on one more batch.
-
-        ``fit`` calls this at its end. Evaluations are counted only where the step is taken back.
-        """
+        """Check the last step of a training on one more batch; evaluations count only where it is taken back."""
         mg, retreat = self.multigradient, _Retreat(self)
         try:
             for retries in range(1, PATIENCE + 1):

@@ -18,8 +18,7 @@ class History:
 
     If the model was evaluated after the step, the record also has ``stationarity`` and ``full_losses``, the losses over
     the evaluation data. The record of a skipped step (``on_nonfinite="skip"``) has ``skipped``, and its losses, weights
-    and sq_norm are NaN. Iterating gives the records as dicts; ``frame()`` gives a pandas frame. Records are stored as
-    columns of numbers, 73 bytes per step for two objectives.
+    and sq_norm are NaN. Iterating gives the records as dicts. For two objectives a record takes 73 bytes.
 
     >>> history = History()
     >>> history.add(step=0, samples=8, gradients=8, losses=[0.5, 0.7], weights=[0.4, 0.6], sq_norm=0.1, anchored=False)
