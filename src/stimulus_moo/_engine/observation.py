@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,8 +58,7 @@ class Observation:
         return float(self.weights @ (self.before - self.losses).double().cpu())
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of the step's batch that is evaluated at once."""
 
     content: Any

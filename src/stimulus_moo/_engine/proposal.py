@@ -127,11 +127,10 @@ class Proposal:
 
     def weigh(self) -> None:
         """Compute weights and direction; an overflow ends up in ``error``. ``commit`` calls this if needed."""
-        mg, transaction = self._mg, self._transaction
-        if not self.open or self._combined is not None or transaction is None:
+        mg, rows = self._mg, None if self._transaction is None else self._transaction.pending
+        if not self.open or self._combined is not None or rows is None:
             return
         with self._undone_on_error(), torch.no_grad(), full_precision(mg.objective.devices):
-            rows = transaction.rows
             weights = checked(mg.weighting(rows.gramian(self._t)), rows.objectives)
             if mg.store.reducer is not None and not mg.weighting.deterministic:
                 weights = mg.store.reducer.broadcast(weights)

@@ -61,7 +61,8 @@ class Store:
         if blank is None:
             return self.new_rows(objectives)
         blank.clear(lazily=not blank.staged)
-        blank.make_room(self.layout)
+        if blank.layout != self.layout:
+            blank.make_room(self.layout)
         return blank
 
     def masks(self, graphs: Sequence[Tensor]) -> list[int]:

@@ -57,7 +57,7 @@ class Transaction:
         if (update.keep and store.rows is None) or (update.look_back and store.previous is None):
             raise InvalidOption(
                 f"the estimator's update at step {step} needs rows or a point that were never stored, found keep="
-                f"{update.keep!r}, before={update.before!r}; start from 0 and 0, and set remembers and two_point"
+                f"{update.keep!r}, before={update.before!r}; start with both 0, and set remembers and two_point"
             )
         self.store, self.update, self.step, self.probe, self._snapshot = store, update, step, probe, snapshot
         self.account = Account()
@@ -88,12 +88,12 @@ class Transaction:
         if pending is None:
             return
         if remember_point:  # first, since it may run out of memory
+            current = [parameter.detach() for parameter in store.objective.parameters]
             if store.previous is None:
-                store.previous = [parameter.detach().clone() for parameter in store.objective.parameters]
+                store.previous = [parameter.clone() for parameter in current]
                 store.swap = ParameterSwap(store.objective.parameters, store.previous)
-            else:
-                with torch.no_grad():
-                    torch._foreach_copy_(store.previous, list[Tensor](store.objective.parameters))
+            else:  # without torch.no_grad, whose exit a signal could skip
+                torch._foreach_copy_(store.previous, current)
         store.layout = pending.layout
         if remember_rows:
             store.spare = store.rows if store.rows is not pending else None
@@ -147,7 +147,7 @@ class Transaction:
                 anchor.spread = anchor.spread.add(pair, sum(sizes) * probe.end(sizes))
         spread = anchor.spread if reducer is None else reducer.sum(self, account, anchor.spread)
         if self.pending is None or not account.seen:
-            raise InvalidBatch("the anchor gave no batches: empty or exhausted; pass a DataLoader or a list")
+            raise InvalidBatch("the anchor gave no batches: it is empty or exhausted; pass a DataLoader or a list")
         anchor.learn(spread)
         account.samples = account.gradients = account.seen  # of all processes
         self.pending.scale(self.update.now / account.seen)
@@ -250,8 +250,8 @@ class Transaction:
             self._merge(keep)
 
     def _merge(self, keep: float) -> None:
-        if keep and self.pending is not None and self.store.rows is not None:
-            self.pending.merge(self.store.rows, keep)
+        if keep and self.store.rows is not None:
+            self.rows.merge(self.store.rows, keep)
 
     def _accumulate(
         self, piece: Piece, weight: float, account: Account, probe: Probe | None, *, at_previous: bool = False

@@ -81,8 +81,7 @@ class AllReduce:
                 "rows_dtype must be None, torch.float32 or torch.float64 where several processes make a step, found "
                 "torch.bfloat16; shard=True lowers the memory further"
             )
-        self.group = group
-        self.partition = group.partition
+        self.group, self.partition = group, group.partition
         self._objectives = 0  # S, once the processes have agreed on it and on ``Store.layout``
         self._compared = False  # have the processes been compared?
         self._awaited = True  # do the others still wait for our part of the step?

@@ -89,8 +89,7 @@ class ShardedRows(Rows):
         for block in self.blocks:
             flat = every[:, start : start + block.width].reshape(-1)[: block.columns]
             start += block.width
-            parts = self._reached(block, flat.to(self.parameters[block.members[0]]), -1)
-            for i, part in parts.items():
+            for i, part in self._reached(block, flat.to(self.parameters[block.members[0]]), -1).items():
                 direction[i] = part
         return direction, sq_norm
 
