@@ -24,14 +24,7 @@ LAB = (
 )
 
 #: tests of several processes start them; ``test_smoke.py`` is the one that ``make quick`` runs
-SLOW = (
-    "tests/distributed/",
-    # tests in files that are being rewritten: the mark belongs beside them
-    "tests/_engine/test_interrupts.py::test_ctrl_c_",
-    "tests/_engine/test_observation.py::test_the_halves_of_a_batch_measure_its_variance",
-    "tests/optim/test_dog.py::test_a_model_trains_without_a_number",
-    "tests/safeguard/test_guard_faults.py::test_a_recursion_is_not_followed_far_by_an_optimizer",
-)
+SLOW = ("tests/distributed/",)
 NOT_SLOW = ("tests/distributed/test_smoke.py",)
 
 

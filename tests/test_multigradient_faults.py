@@ -13,20 +13,17 @@ from torch import Tensor, nn
 from stimulus_moo import (
     AdaptiveBatch,
     Estimator,
-    Full,
     InvalidWeights,
-    MiniBatch,
     MinNorm,
     MultiGradient,
     NonFiniteError,
-    Page,
     ProjectedDescent,
     Recursive,
     Smoothed,
     Storm,
-    Tracking,
     Update,
 )
+from tests.database import ESTIMATORS, STAGED_ENTRIES
 from tests.harness import cut, data, differing, everything, train, two_heads, two_losses
 
 pytestmark = pytest.mark.filterwarnings("ignore::stimulus_moo.StimulusWarning")
@@ -66,20 +63,12 @@ def adaptive() -> AdaptiveBatch:
     return AdaptiveBatch(COLUMNS, epsilon=0.1, micro_batch=16)
 
 
-ESTIMATORS: dict[str, Callable[[], Estimator]] = {
-    "recursive": lambda: Recursive(cut(COLUMNS, 10), 3),
-    "adaptive": lambda: Recursive(adaptive(), 3),
-    "page": lambda: Page(adaptive(), 0.4),
-    "storm": lambda: Storm(lambda t: 0.5 / (t + 1)),
-    "tracking": lambda: Tracking(0.3),
-    "mini-batch": MiniBatch,
-    "full": lambda: Full(cut(COLUMNS, 10)),
-}
+NAMES = [name for name, info in ESTIMATORS.items() if not info.compares_halves]
 
 
 def build(name: str, losses: Any, micro_batch: int | None = 4) -> MultiGradient:
     weighting = Smoothed(ProjectedDescent(gamma=0.1), alpha=0.5)
-    return MultiGradient(two_heads(middle()), losses, ESTIMATORS[name](), weighting, micro_batch=micro_batch)
+    return MultiGradient(two_heads(middle()), losses, ESTIMATORS[name].build(), weighting, micro_batch=micro_batch)
 
 
 def faulty(plan: list[Plan], fail: Callable[[Plan, Any, Any], Any]) -> Any:
@@ -137,9 +126,7 @@ def raise_at_exit(plan: Plan, model: Any, batch: Any) -> Any:
     return losses
 
 
-@pytest.mark.parametrize(
-    ("name", "fail"), [*((name, raise_at_exit) for name in ESTIMATORS), ("recursive", raise_at_entry)]
-)
+@pytest.mark.parametrize(("name", "fail"), [*((name, raise_at_exit) for name in NAMES), ("recursive", raise_at_entry)])
 def test_an_exception_at_any_evaluation_never_happened(name: str, fail: Any) -> None:
     path, errors = run_with_faults(name, fail, Boom)
     assert len(errors) >= 2 * STEPS  # at least two pieces a step, each failed once
@@ -180,14 +167,14 @@ def raise_in_backward(plan: Plan, model: Any, batch: Any) -> Any:
     return tuple(FailingBackward.apply(loss, plan, None) for loss in two_losses(model, batch))
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_exception_in_any_backward_pass_never_happened(name: str) -> None:
     path, errors = run_with_faults(name, raise_in_backward, Boom)
     assert len(errors) >= 4 * STEPS  # two rows for at least two pieces a step
     assert torch.equal(path, expected_path(name))
 
 
-@pytest.mark.parametrize(("name", "value"), [*((name, torch.nan) for name in ESTIMATORS), ("storm", torch.inf)])
+@pytest.mark.parametrize(("name", "value"), [*((name, torch.nan) for name in NAMES), ("storm", torch.inf)])
 def test_a_gradient_that_is_not_finite_never_enters(name: str, value: float) -> None:
     def fail(plan: Plan, model: Any, batch: Any) -> Any:
         return tuple(FailingBackward.apply(loss, plan, value) for loss in two_losses(model, batch))
@@ -203,7 +190,7 @@ def test_a_gradient_that_is_not_finite_never_enters(name: str, value: float) -> 
     assert torch.equal(path, expected_path(name))
 
 
-@pytest.mark.parametrize(("name", "value"), [*((name, torch.nan) for name in ESTIMATORS), ("storm", -torch.inf)])
+@pytest.mark.parametrize(("name", "value"), [*((name, torch.nan) for name in NAMES), ("storm", -torch.inf)])
 def test_a_loss_that_is_not_finite_never_enters(name: str, value: float) -> None:
     def fail(plan: Plan, model: Any, batch: Any) -> Any:
         left, right = two_losses(model, batch)
@@ -265,7 +252,7 @@ def test_rows_that_overflow_when_they_are_added_up_never_enter() -> None:
 # Weightings and data that fail
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("garbage", [False, True])
 def test_a_weighting_that_fails_never_happened(name: str, garbage: bool) -> None:
     inner = Smoothed(MinNorm(), alpha=0.5)
@@ -287,7 +274,7 @@ def test_a_weighting_that_fails_never_happened(name: str, garbage: bool) -> None
             return inner(gramian) + 0.01 * self.total
 
     def build(weighting: nn.Module) -> MultiGradient:
-        return MultiGradient(two_heads(middle()), two_losses, ESTIMATORS[name](), weighting)
+        return MultiGradient(two_heads(middle()), two_losses, ESTIMATORS[name].build(), weighting)
 
     calm = build(Moody())
     torch.manual_seed(4)
@@ -370,7 +357,7 @@ def test_an_estimator_that_raises_while_it_learns_never_happened() -> None:
 def test_autocast_is_as_it_was_after_a_failure(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that is refused must not leave the library's own full precision open behind the user's context."""
     if large:
-        monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
+        monkeypatch.setattr(STAGED_ENTRIES, 0)
     plan = [Plan()]
 
     def fail(plan: Plan, model: Any, batch: Any) -> Any:
@@ -406,7 +393,7 @@ class Fickle(Estimator):
 
 @pytest.mark.parametrize("large", [True, False])
 def test_rows_that_a_failed_step_was_to_forget_are_done_without(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0 if large else 1 << 16)
+    monkeypatch.setattr(STAGED_ENTRIES, 0 if large else 1 << 16)
     model = nn.Linear(2, 1)
 
     def losses(model: Any, x: Tensor) -> Tensor:

@@ -64,6 +64,7 @@ def modes() -> tuple[bool, bool]:
     return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["recursive", "storm"])
 def test_ctrl_c_at_any_line_leaves_all_of_a_step_or_nothing(kind: str) -> None:
     whole = build(kind)
@@ -85,6 +86,7 @@ def test_ctrl_c_at_any_line_leaves_all_of_a_step_or_nothing(kind: str) -> None:
     assert outcomes == {2, 3}
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_rows_that_are_updated_in_place_never_touches_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that was being written cannot be trusted: then the rows are dropped and the estimator restarts."""
     monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)

@@ -108,6 +108,7 @@ def test_the_decrease_is_that_of_the_same_batch() -> None:
     assert observation.decrease == pytest.approx(float(weights @ (values[0] - values[1])), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_halves_of_a_batch_measure_its_variance() -> None:
     """On average over batches, ``variance`` is that of a batch's mean gradient."""
     generator = torch.Generator().manual_seed(5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,45 +9,30 @@ import torch
 from torch import Tensor, nn
 
 from stimulus_moo import (
-    Estimator,
-    Full,
-    MiniBatch,
     MultiGradient,
     NonFiniteError,
-    Page,
     ProjectedDescent,
-    Recursive,
     Smoothed,
     Storm,
-    Tracking,
 )
 from stimulus_moo._engine.rows import Block, Rows
 from stimulus_moo._engine.transaction import Account
+from tests.database import ESTIMATORS, STAGED_ENTRIES
 from tests.harness import cut, data, differing, everything, same, train, two_heads, two_losses
 
 COLUMNS = data(24)
 BATCHES = (cut(COLUMNS, 6) * 2)[:6]
 
-ESTIMATORS: dict[str, Callable[[], Estimator]] = {
-    "recursive": lambda: Recursive(cut(COLUMNS, 10), 3),
-    "page": lambda: Page(cut(COLUMNS, 10), 0.3),
-    "storm": lambda: Storm(lambda t: 0.5 / (t + 1)),
-    "storm forgets": lambda: Storm(lambda t: 1.0 if t % 3 == 0 else 0.2),
-    "tracking": lambda: Tracking(0.3),
-    "mini-batch": MiniBatch,
-    "full": lambda: Full(cut(COLUMNS, 10)),
-}
-
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
+    monkeypatch.setattr(STAGED_ENTRIES, 0)
 
 
 def build(name: str, losses: Any = two_losses, micro_batch: int | None = 4, dropout: float = 0.3) -> MultiGradient:
     weighting = Smoothed(ProjectedDescent(gamma=0.1), alpha=0.5)
     model = two_heads(nn.Dropout(dropout))
-    return MultiGradient(model, losses, ESTIMATORS[name](), weighting, micro_batch=micro_batch)
+    return MultiGradient(model, losses, ESTIMATORS[name].build(), weighting, micro_batch=micro_batch)
 
 
 def path(mg: MultiGradient, batches: Any = BATCHES) -> Tensor:
@@ -69,7 +53,7 @@ def test_losses_are_averaged_by_size() -> None:
 def test_large_models_take_the_same_path(name: str, micro_batch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     small = build(name, micro_batch=micro_batch)
     expected = path(small)
-    monkeypatch.setattr("stimulus_moo._engine.store.STAGED_ENTRIES", 0)
+    monkeypatch.setattr(STAGED_ENTRIES, 0)
     mg = build(name, micro_batch=micro_batch)
     torch.testing.assert_close(path(mg), expected, rtol=0, atol=1e-12)
     assert (mg.samples, mg.gradients) == (small.samples, small.gradients)
@@ -179,7 +163,7 @@ def test_failed_inner_steps_of_large_models_drop_the_rows_and_nothing_else(
 
 
 @pytest.mark.usefixtures("large")
-@pytest.mark.parametrize("name", ["recursive", "storm forgets", "full"])
+@pytest.mark.parametrize("name", ["recursive", "storm, forgets", "full"])
 def test_failed_anchors_of_large_models_leave_a_working_estimator(name: str) -> None:
     fault = Fault()
     mg = build(name, fault.losses)

@@ -94,6 +94,7 @@ def test_the_scale_of_the_losses_does_not_matter(scale: float) -> None:
     assert (model.weight - 1.0).abs().max() < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["recursive", "mini-batch"])
 def test_a_model_trains_without_a_number(estimator: str) -> None:
     model = network()

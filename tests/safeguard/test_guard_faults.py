@@ -218,6 +218,7 @@ def test_the_rate_that_was_taken_is_in_the_history() -> None:
     assert auto.history["lr"][0] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lr", [0.3, 1.0])
 def test_a_recursion_is_not_followed_far_by_an_optimizer_whose_steps_do_not_get_shorter(lr: float) -> None:
     """Adam's steps are as long where d is small; what the recursion then adds to d is mostly its own error."""
