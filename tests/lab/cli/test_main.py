@@ -71,5 +71,5 @@ def test_without_the_lab_s_packages_it_says_what_to_install(monkeypatch, capsys,
     assert stopped.value.code == 2
     assert capsys.readouterr().err == (
         f"error: the command line needs the package {package!r}: pip install 'stimulus-moo[lab]'; "
-        "see docs/get-started.md#1-install\n"
+        "see https://stimulus-moo.readthedocs.io/en/latest/get-started.html#1-install\n"
     )

@@ -30,7 +30,8 @@ def copied(finished, tmp_path):
 
 
 def test_a_run_directory_holds_what_the_design_says(finished):
-    assert {path.name for path in finished.iterdir()} - {".lock", "progress.json"} == {
+    names = {path.name.removesuffix(".sha256") for path in finished.iterdir()}
+    assert names - {".lock", "progress.json"} == {
         "settings.json",
         "metrics.jsonl",
         "summary.json",

@@ -214,7 +214,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path, whole):
         run_one(failing(60, crash), "stimulus", TINY.settings, 0, tmp_path, checkpoint_every=4)
     last, before = checkpoint.files(tmp_path)
     last.write_bytes(last.read_bytes()[:-1000])
-    with pytest.warns(StimulusWarning, match=rf"{last.name} is damaged .* going on from {before.name}"):
+    with pytest.warns(StimulusWarning, match=rf"{last.name} is damaged .* continuing from {before.name}"):
         run_one(TINY, "stimulus", TINY.settings, 0, tmp_path, resume=True)
     assert_same_run(tmp_path, whole("stimulus"))
 
@@ -225,7 +225,7 @@ def test_damaged_checkpoints_are_refused_and_nothing_is_touched(tmp_path):
     for path in checkpoint.files(tmp_path):
         path.write_bytes(b"\x00" * 100)
     before = metrics(tmp_path)
-    with pytest.raises(StateMismatch, match=r"checkpoint-\d+\.pt is not a checkpoint of .* remove them to start again"):
+    with pytest.raises(StateMismatch, match=r"checkpoint-\d+\.pt is damaged .* remove them to start again"):
         run_one(TINY, "stimulus", TINY.settings, 0, tmp_path, resume=True)
     assert metrics(tmp_path) == before
 
