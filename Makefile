@@ -41,9 +41,8 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	@$(BIN)/python -m reliability.audit
 
-# Three workers on two cores: many tests wait for processes of their own.
 test: lint  ## everything a change must pass, under 8 minutes on 2 cores
-	$(BIN)/pytest -n 3
+	$(BIN)/pytest -n 2
 
 quick: $(VENV)/.dev  ## the core without slow tests, under 90 seconds on 2 cores, for work in progress
 	$(BIN)/ruff check .
