@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,8 +39,7 @@ class Said:
 
 def launch(function: Callable[..., Any], ranks: int, *arguments: Any, timeout: float = 60.0) -> list[Said]:
     """Call ``function(*arguments)`` in so many joined processes; ``timeout`` is that of their messages, in seconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["stimulus_moo", "tests.distributed.launch"])
+    context = quick_starter()
     with tempfile.TemporaryDirectory() as folder:
         where = f"file://{folder}/meeting"
         started = []
@@ -51,6 +51,14 @@ def launch(function: Callable[..., Any], ranks: int, *arguments: Any, timeout: f
             theirs.close()
             started.append((process, ours))
         return [_hear(process, ours) for process, ours in started]
+
+
+def quick_starter() -> Any:
+    """Return a context whose processes start with everything slow imported; torch.optim imports torch._dynamo."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "stimulus_moo.lab.cli", "tests.distributed.paths"])
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])  # the server knows sys.path only after its imports
+    return context
 
 
 def values(function: Callable[..., Any], ranks: int, *arguments: Any, timeout: float = 60.0) -> list[Any]:

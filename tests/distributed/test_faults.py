@@ -90,7 +90,7 @@ def stall(folder: str, shard: bool) -> tuple[str, str]:
 @pytest.mark.parametrize("shard", [False, True])
 def test_a_silent_process_is_noticed_within_the_timeout(shard: bool, tmp_path: Path) -> None:
     """The sleeper sleeps for as long as nobody notices, so that this ends at all shows that the timeout works."""
-    for error, message in values(stall, 2, str(tmp_path), shard, timeout=8.0):
+    for error, message in values(stall, 2, str(tmp_path), shard, timeout=5.0):
         assert error == "DistributedError"
         assert "step 2" in message
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import random
 import signal
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +17,7 @@ from stimulus_moo.lab.cli import arguments as cli_arguments
 from stimulus_moo.lab.data.download import Patience, download
 from stimulus_moo.lab.data.registry import DataFile
 from stimulus_moo.lab.runs.runner import run_one
+from tests.distributed.launch import quick_starter
 from tests.lab import fake_lab
 
 ROUNDS = 6  # kills
@@ -30,22 +29,14 @@ def child(strike_at: int, arguments: list[str]) -> None:
     victim.main([str(strike_at), *arguments])
 
 
-@pytest.fixture(scope="module")
-def processes() -> Any:
-    """Processes that start with everything imported."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["stimulus_moo.lab.cli", "torch._dynamo", __name__])
-    return context
-
-
-def test_runs_killed_while_they_write_lose_nothing(processes: Any, tmp_path: Path) -> None:
+def test_runs_killed_while_they_write_lose_nothing(tmp_path: Path) -> None:
     method, whole = "stimulus-m+", tmp_path / "whole"
     run_one(fake_lab.TINY, method, fake_lab.TINY.settings, 0, whole)
     draw, toll, place = random.Random(1), Toll(), tmp_path / "run-0"
     while toll.kills < ROUNDS or (place / "settings.json").exists():
         strike_at = draw.randint(1, 80) if toll.kills < ROUNDS else 0
         arguments = ["run", "tiny", "--method", method, "--out", str(place), "--checkpoint-every", "3", "--resume"]
-        process = processes.Process(target=child, args=(strike_at, arguments))
+        process = quick_starter().Process(target=child, args=(strike_at, arguments))
         process.start()
         process.join(60)
         if process.exitcode == -signal.SIGKILL:
@@ -83,7 +74,7 @@ def fetch(url: str, folder: str) -> None:
 
 
 def test_two_processes_that_download_at_once_leave_one_whole_file(
-    processes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
@@ -91,7 +82,7 @@ def test_two_processes_that_download_at_once_leave_one_whole_file(
     thread.start()
     try:
         url = f"http://127.0.0.1:{server.server_port}/file.bin"
-        both = [processes.Process(target=fetch, args=(url, str(tmp_path))) for _ in range(2)]
+        both = [quick_starter().Process(target=fetch, args=(url, str(tmp_path))) for _ in range(2)]
         for process in both:
             process.start()
         for process in both:

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+import io
 import os
-import subprocess
+import runpy
 import sys
+import warnings
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from tests.distributed.test_faults import ROOT, torchrun
+from tests.distributed.launch import values
 
 EXAMPLES = {"lightning_manual": "lightning", "accelerate_loop": "accelerate"}
+FOLDER = Path(__file__).parents[2] / "examples"
+
+
+def run_example(name: str, out: Path) -> str:
+    """Run an example as torchrun would, in processes that have joined; return what it prints."""
+    rank, size = str(dist.get_rank()), str(dist.get_world_size())
+    if size == "1":
+        dist.destroy_process_group()  # as a user without torchrun runs it
+    else:
+        os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=size, LOCAL_WORLD_SIZE=size, GROUP_RANK="0")
+        os.environ.update(TORCHELASTIC_RUN_ID="test", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    warnings.resetwarnings()  # theirs, not ours
+    os.chdir(out.parent)
+    sys.argv = [f"{name}.py", "--out", str(out)]
+    with redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    return printed.getvalue()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_trains_the_same_model_in_one_and_two_processes(name: str, tmp_path: Path) -> None:
     pytest.importorskip(EXAMPLES[name])
-    script = ROOT / "examples" / f"{name}.py"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(script), "--out", str(tmp_path / "one.pt")]
-    one = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert one.returncode == 0, one.stderr
-    two = torchrun(script, "--out", tmp_path / "two.pt")
-    assert two.returncode == 0, two.stderr
-    for done in (one, two):
-        assert "1984 2944" in done.stdout  # 4 epochs of an anchor of 256 and 15 batches of 16, at two points each
-    first, second = (torch.load(tmp_path / f"{count}.pt") for count in ("one", "two"))
+    for ranks in (1, 2):
+        printed = values(run_example, ranks, name, tmp_path / f"{ranks}.pt")
+        assert "1984 2944" in printed[0]  # 4 epochs of an anchor of 256 and 15 batches of 16, at two points each
+    first, second = (torch.load(tmp_path / f"{ranks}.pt") for ranks in (1, 2))
     assert first.keys() == second.keys()
     for key in first:
         assert torch.allclose(first[key], second[key], rtol=0, atol=1e-4)  # 64 steps in float32

@@ -15,12 +15,12 @@ NAMES = [name for name, info in METHODS.items() if not info.compares_halves]
 OTHERS = [name for name, info in METHODS.items() if info.compares_halves]
 
 
-#: sharded, on 4 processes: an anchor, an adaptive one, a moving average, and rows that are forgotten
-SHARDED = ("stimulus-m", "stimulus-m+", "moco", "moco+", "smgd")
+#: on 4 processes: an anchor, an adaptive one, a moving average, and rows that are forgotten
+FEW = ("stimulus-m", "stimulus-m+", "moco+", "smgd")
 
 
 def runs(ranks: int) -> list[tuple[str, bool]]:
-    return [(name, shard) for name in NAMES for shard in (False, True) if ranks == 2 or not shard or name in SHARDED]
+    return [(name, shard) for name in (NAMES if ranks == 2 else FEW) for shard in (False, True)]
 
 
 def all_paths(ranks: int) -> dict[tuple[str, bool], Path]:
