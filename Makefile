@@ -42,11 +42,11 @@ lint: $(VENV)/.dev
 	@$(BIN)/python -m reliability.audit
 
 test: lint  ## everything a change must pass, about 10 minutes on 2 cores
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 quick: $(VENV)/.dev  ## the core without slow tests, about 2 minutes on 2 cores, for work in progress
 	$(BIN)/ruff check .
-	$(BIN)/pytest -n 2 -q -m "not slow and not lab"
+	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow and not lab"
 
 # All takes hours (hands_free and forced train over many seeds, and go on where they stopped), or some:
 # `make bench BENCH="step_cost solver"`.

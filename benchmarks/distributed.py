@@ -209,7 +209,8 @@ def _carried() -> int | None:
 
 def _together(function: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]:
     """Return the results of a function in each of ``ranks`` joined processes."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "stimulus_moo"])
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         where = f"file://{folder}/meeting"

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -185,7 +186,8 @@ def _train(
 ) -> Result:
     """Take steps until a limit is reached or a callback ends the run."""
     run.history.reserve(limits.steps or 0)
-    with progress_bar(run.method.title, limits.steps, progress if run.group.rank == 0 else False) as move_bar:
+    bar = progress_bar(run.method.title, limits.steps, progress if run.group.rank == 0 else False)
+    with closing(run.settings.source), bar as move_bar:
         stopped = limits.reached(run)
         while stopped is None:
             try:
@@ -201,9 +203,9 @@ def _train(
             stopped = "callback" if run.group.any(any(ended)) else limits.reached(run)
             if run.step % checkpoints.every == 0:
                 checkpoints.save(run)
-    checkpoints.save(run)
-    run.settle()
-    return run.result(stopped)
+        checkpoints.save(run)
+        run.settle()
+        return run.result(stopped)
 
 
 def _sizes(source: Source, batch_size: int | None, period: int | str | None) -> tuple[int, int | str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -325,6 +327,28 @@ def test_a_run_with_workers_is_the_run_without() -> None:
         fit(model, losses, Fetched(), method="stimulus-m", lr=0.1, batch_size=5, period=4, steps=11, workers=workers)
         ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(*ends)
+
+
+def test_workers_end_with_the_run() -> None:
+    """Also where a run fails in the middle of an anchor. Those left to the garbage collector take seconds to end."""
+
+    def fails(model: torch.nn.Module, batch: Any) -> Tensor:
+        raise KeyError("planned")
+
+    def losses(model: torch.nn.Module, batch: Any) -> Tensor:
+        return model(batch[0]).square().mean(0)
+
+    before = len(multiprocessing.active_children())
+    gc.disable()
+    try:
+        for _ in range(3):
+            fit(torch.nn.Linear(2, 2), losses, Fetched(), method="stimulus", lr=0.1, batch_size=5, steps=3, workers=2)
+            assert len(multiprocessing.active_children()) == before
+        with pytest.raises(KeyError):
+            fit(torch.nn.Linear(2, 2), fails, Fetched(), method="stimulus", lr=0.1, batch_size=5, steps=3, workers=2)
+        assert len(multiprocessing.active_children()) == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("workers", [-1, 1.5, True, "2"])

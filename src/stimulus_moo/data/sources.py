@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -49,6 +50,9 @@ class Source:
         """Yield one batch for each tensor of indices."""
         return map(self.take, plan)
 
+    def close(self) -> None:
+        """End the processes that prefetch; the next use starts new ones."""
+
 
 class Columns(Source):
     """Tensors in memory, one row per sample: a tensor, or a tuple, dict or dataclass of tensors of equal length."""
@@ -84,6 +88,7 @@ class Samples(Source):
         self.dataset, self.collate, self.workers, self.pin = dataset, collate, workers, pin
         # by size, start and stop; their workers persist from one anchor to the next
         self._passes: dict[tuple[int, int, int], DataLoader[Any]] = {}
+        self._iterators: WeakSet[Any] = WeakSet()  # of all loaders, to end their workers
 
     def spans(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Any]:
         """Yield the samples in order, prefetched if there are workers."""
@@ -94,13 +99,24 @@ class Samples(Source):
         if key not in self._passes:
             plan = [list(range(first, min(first + size, stop))) for first in range(start, stop, size)]
             self._passes[key] = self._loader(plan, persistent=True)
-        return iter(self._passes[key])
+        return self._started(self._passes[key])
 
     def follow(self, plan: Iterable[Tensor]) -> Iterator[Any]:
         """Yield the batches, prefetched if there are workers."""
         if not self.workers:
             return super().follow(plan)
-        return iter(self._loader((indices.tolist() for indices in plan), persistent=False))
+        return self._started(self._loader((indices.tolist() for indices in plan), persistent=False))
+
+    def close(self) -> None:
+        """End the workers now: those of a loader that the garbage collector finds take five seconds each to end."""
+        for iterator in list(self._iterators):
+            iterator._shutdown_workers()  # torch has no public name for it
+        self._passes.clear()
+
+    def _started(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        iterator = iter(loader)
+        self._iterators.add(iterator)
+        return iterator
 
     def _loader(self, plan: Iterable[list[int]], *, persistent: bool) -> DataLoader[Any]:
         return DataLoader(
