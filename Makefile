@@ -41,10 +41,10 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	@$(BIN)/python -m reliability.audit
 
-test: lint  ## everything a change must pass, about 10 minutes on 2 cores
+test: lint  ## everything a change must pass, under 8 minutes on 2 cores
 	$(BIN)/pytest -n 2 --dist worksteal
 
-quick: $(VENV)/.dev  ## the core without slow tests, about 2 minutes on 2 cores, for work in progress
+quick: $(VENV)/.dev  ## the core without slow tests, under 90 seconds on 2 cores, for work in progress
 	$(BIN)/ruff check .
 	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow and not lab"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,19 +34,23 @@ from tests.properties import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:::torchjd")  # its solvers warn on their own behalf
-subjects = pytest.mark.parametrize("subject", SUBJECTS)
 methods = pytest.mark.parametrize("method", METHODS)
 estimators = pytest.mark.parametrize("estimator", ESTIMATORS)
 
 
-def names(*, slow: tuple[type, ...], among: tuple[type, ...] = (MethodInfo, EstimatorInfo, WeightingInfo)) -> Any:
+def names(
+    *,
+    slow: tuple[type, ...],
+    among: tuple[type, ...] = (MethodInfo, EstimatorInfo, WeightingInfo),
+    where: Callable[[Any], bool] = lambda info: True,
+) -> Any:
     """The subjects of these kinds as a parameter; those of the kinds in ``slow`` are left out of ``make quick``."""
     return pytest.mark.parametrize(
         "subject",
         [
             pytest.param(name, marks=[pytest.mark.slow] if isinstance(info, slow) else [])
             for name, info in SUBJECTS.items()
-            if isinstance(info, among)
+            if isinstance(info, among) and where(info)
         ],
     )
 
@@ -59,7 +64,7 @@ def test_two_runs_are_the_same(method: str) -> None:
     check_deterministic(METHODS[method])
 
 
-@subjects
+@names(slow=(EstimatorInfo, WeightingInfo))
 def test_resume_equals_no_interruption(subject: str) -> None:
     check_resumes(SUBJECTS[subject])
 
@@ -72,7 +77,7 @@ def test_resume_equals_no_interruption_in_every_engine(method: str, engine: str)
         check_resumes(METHODS[method], engine=option)
 
 
-@pytest.mark.parametrize("subject", [name for name, info in SUBJECTS.items() if info.symmetric])
+@names(slow=(EstimatorInfo, WeightingInfo), where=lambda info: info.symmetric)
 def test_permuting_objectives_permutes_weights_and_keeps_the_path(subject: str) -> None:
     check_permutation(SUBJECTS[subject])
 
@@ -82,7 +87,7 @@ def test_one_objective_is_the_single_objective_method(subject: str) -> None:
     check_one_objective(SUBJECTS[subject])  # type: ignore[arg-type]
 
 
-@names(slow=(WeightingInfo,))
+@names(slow=(EstimatorInfo, WeightingInfo))
 def test_a_failed_step_never_happened(subject: str) -> None:
     check_failed_step_never_happened(SUBJECTS[subject], "raises")
 

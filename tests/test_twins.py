@@ -22,7 +22,7 @@ TWIN_ENGINES = [
 @pytest.mark.parametrize("engine", TWIN_ENGINES)
 @pytest.mark.parametrize("name", METHODS)
 def test_trajectory_and_counters_equal_twin(name: str, engine: str) -> None:
-    check_equals_twin(METHODS[name], ENGINES[engine], STEPS if engine == "batched" else 10 * PERIOD)
+    check_equals_twin(METHODS[name], ENGINES[engine], STEPS if engine == "rowwise" else 10 * PERIOD)
 
 
 @pytest.mark.parametrize("name", ["filtered", "filtered-m"])

@@ -124,7 +124,7 @@ class MultiGradient(Stateful):
         self.weights: Tensor | None = None  # lambda of the last step; None before the first
         self.sq_norm: float | None = None  # ||d||^2 of the last step
         self.observation: Observation | None = None  # what it saw; None unless ``watch`` was called
-        self.watched = False
+        self._watched = False
         self.policy = SkipPolicy(on_nonfinite)
         self._warn = WarnOnce()
         self._proposal: Proposal | None = None  # the last one
@@ -187,7 +187,6 @@ class MultiGradient(Stateful):
         if self._supervisor is not None:
             raise InvalidOption(f"multigradient already has a {type(self._supervisor).__name__}; call its detach first")
         self._supervisor = supervisor
-        self.watch()
 
     def detach(self) -> None:
         """Drive the steps without a supervisor again."""
@@ -209,7 +208,12 @@ class MultiGradient(Stateful):
         >>> mg.observation.decrease > 0, mg.observation.smoothness > 0
         (True, True)
         """
-        self.watched = True
+        self._watched = True
+
+    @property
+    def watched(self) -> bool:
+        """Whether every step is observed: after ``watch``, and while a supervisor is attached."""
+        return self._watched or self._supervisor is not None
 
     @property
     def norm(self) -> float | None:

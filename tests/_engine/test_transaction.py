@@ -49,7 +49,7 @@ def test_losses_are_averaged_by_size() -> None:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-@pytest.mark.parametrize("micro_batch", [None, 4])
+@pytest.mark.parametrize("micro_batch", [None, pytest.param(4, marks=pytest.mark.slow)])
 def test_large_models_take_the_same_path(name: str, micro_batch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     small = build(name, micro_batch=micro_batch)
     expected = path(small)

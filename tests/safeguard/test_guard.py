@@ -22,6 +22,7 @@ from stimulus_moo import (
 )
 from stimulus_moo._engine import store
 from tests._engine.test_observation import X, Y, flat, losses, network
+from tests.database import METHODS, Run
 from tests.harness import jacobian
 
 OPTIMIZERS: dict[str, Callable[[Any, float], Any]] = {
@@ -382,3 +383,15 @@ def test_the_objects_are_checked() -> None:
         Safeguard(model, mg)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="multigradient must be"):
         Safeguard(torch.optim.SGD(model.parameters(), lr=1.0), model)  # type: ignore[arg-type]
+
+
+def test_after_detach_steps_are_not_observed_any_more() -> None:
+    run = Run(METHODS["stimulus"])
+    guard = Safeguard(run.optimizer, run.multigradient)
+    run.run(2)
+    assert run.multigradient.watched
+    assert run.multigradient.observation is not None
+    guard.detach()
+    run.step()
+    assert not run.multigradient.watched
+    assert run.multigradient.observation is None
