@@ -36,6 +36,7 @@ from stimulus_moo import (
     Tracking,
     Weighting,
 )
+from stimulus_moo.data.random_streams import stream_seed
 from stimulus_moo.data.sources import as_source
 from stimulus_moo.methods import Settings
 from tests.harness import cut, data, two_heads
@@ -95,12 +96,12 @@ class TorchProblem:
     def batch(self, t: int) -> tuple[Tensor, ...]:
         return tuple(column[torch.as_tensor(self.batches[t])] for column in self.columns)
 
-    def drawer(self, seed: int = 0) -> Callable[[int], np.ndarray]:
+    def drawer(self, seed: int = stream_seed(0, "anchor")) -> Callable[[int], np.ndarray]:
         """The index draw of AdaptiveBatch, so that the twin sees the same anchors."""
         generator = torch.Generator().manual_seed(seed)
         return lambda size: torch.randperm(self.numpy.n, generator=generator)[:size].numpy()
 
-    def coin(self, seed: int = 0) -> Callable[[], float]:
+    def coin(self, seed: int = stream_seed(0, "coin")) -> Callable[[], float]:
         """The coin of Page, so that the twin anchors at the same steps."""
         generator = torch.Generator().manual_seed(seed)
         return lambda: torch.rand((), generator=generator).item()

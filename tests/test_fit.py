@@ -355,7 +355,7 @@ def test_the_guard_is_on_by_default_and_changes_nothing_while_nothing_fires() ->
 def test_a_step_size_far_too_long_trains_under_the_guard() -> None:
     result = train(lr=50.0, steps=200)
     assert result.taken_back > 0
-    assert max(result.losses) < 2 * max(train(lr=0.05, steps=200).losses)
+    assert result.stationarity < 1e-3 * train(lr=1e-9, steps=1).stationarity
 
 
 @pytest.mark.slow

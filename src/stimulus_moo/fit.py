@@ -188,8 +188,8 @@ def _train(
     run.history.reserve(limits.steps or 0)
     bar = progress_bar(run.method.title, limits.steps, progress if run.group.rank == 0 else False)
     with closing(run.settings.source), bar as move_bar:
-        stopped = limits.reached(run)
-        while stopped is None:
+        run.stopped = limits.reached(run)
+        while run.stopped is None:
             try:
                 run.advance(limits.done(run))
             except NonFiniteError:
@@ -200,12 +200,12 @@ def _train(
             told = Progress(run.step, run.history.last(), run.model, run.multigradient, run.optimizer)
             move_bar(told)
             ended = [callback(told) for callback in callbacks]
-            stopped = "callback" if run.group.any(any(ended)) else limits.reached(run)
+            run.stopped = "callback" if run.group.any(any(ended)) else limits.reached(run)
             if run.step % checkpoints.every == 0:
                 checkpoints.save(run)
         checkpoints.save(run)
         run.settle()
-        return run.result(stopped)
+        return run.result()
 
 
 def _sizes(source: Source, batch_size: int | None, period: int | str | None) -> tuple[int, int | str]:

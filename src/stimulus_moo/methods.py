@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from stimulus_moo.anchors import AdaptiveBatch, Anchor, FullPass
 from stimulus_moo.data.partition import ALL, Partition
+from stimulus_moo.data.random_streams import stream_seed
 from stimulus_moo.data.sources import Source
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
@@ -61,6 +62,10 @@ class Settings:
         """The learning rate for the optimizer; with ``"auto"``, ``DoG`` sets it before the first step."""
         return 1.0 if isinstance(self.lr, str) else self.lr
 
+    def stream(self, purpose: str) -> int:
+        """Return the seed of the random stream for one purpose."""
+        return stream_seed(self.seed, purpose)
+
     def anchor(self) -> Iterable[Any]:
         """Return a pass over all data."""
         if not self.source.finite:
@@ -77,7 +82,7 @@ class Settings:
             c_epsilon=self.c_epsilon,
             momentum=momentum,
             micro_batch=self.anchor_batch,
-            seed=self.seed,
+            seed=self.stream("anchor"),
         )
 
     def odds(self) -> Schedule:
@@ -137,8 +142,10 @@ _TABLE = (
     Method("stimulus+", "STIMULUS+", lambda s: Recursive(s.adaptive(), s.period), min_norm, sgd),
     Method("stimulus-m+", "STIMULUS-M+", lambda s: Recursive(s.adaptive(s.momentum), s.period), min_norm, heavy_ball),
     # not in the paper
-    Method("page-moo", "PAGE-MOO", lambda s: Page(s.anchor(), s.odds(), seed=s.seed), min_norm, sgd),
-    Method("page-moo-m", "PAGE-MOO-M", lambda s: Page(s.anchor(), s.odds(), seed=s.seed), min_norm, heavy_ball),
+    Method("page-moo", "PAGE-MOO", lambda s: Page(s.anchor(), s.odds(), seed=s.stream("coin")), min_norm, sgd),
+    Method(
+        "page-moo-m", "PAGE-MOO-M", lambda s: Page(s.anchor(), s.odds(), seed=s.stream("coin")), min_norm, heavy_ball
+    ),
     Method("filtered", "Filtered STIMULUS", lambda s: Filtered(), min_norm, sgd),
     Method("filtered-m", "Filtered STIMULUS-M", lambda s: Filtered(), min_norm, heavy_ball),
     Method("vr-scalarisation", "VR scalarisation", lambda s: Recursive(s.anchor(), s.period), fixed, sgd),

@@ -373,6 +373,31 @@ def test_what_one_raises_all_raise_and_nothing_has_changed(kind: str, places: tu
         assert first[2:] == last[2:] == []
 
 
+def skip_above_the_threshold(bad: tuple[int, ...]) -> tuple[Tensor, int, int, int]:
+    """Train with rows that are updated in place; the last samples of some batches are NaN."""
+    with way("in place"):
+        share = own_share()
+        anchor = cut(tuple(column[share.part(len(column))] for column in COLUMNS), 10)
+        mg = MultiGradient(two_heads(), two_losses, Recursive(anchor, period=20), on_nonfinite="skip")
+        optimizer = torch.optim.SGD(mg.objective.parameters, lr=0.05)
+        for t in range(12):
+            x, y = (column[t : t + 8].clone() for column in COLUMNS)
+            if t in bad:
+                x[-1] = torch.nan
+            mg.backward((x[share.part(8)], y[share.part(8)]))
+            optimizer.step()
+        return vector(mg.objective.model), mg.samples, mg.gradients, mg.skipped
+
+
+def test_rows_that_a_skipped_step_drops_are_dropped_by_all() -> None:
+    """NaN in the last process's part: there it is met before anything is written, elsewhere after."""
+    alone = skip_above_the_threshold((3, 8))
+    assert alone[3] == 2
+    for found in values(skip_above_the_threshold, 2, (3, 8)):
+        assert found[1:] == alone[1:]
+        assert torch.allclose(found[0], alone[0], rtol=0, atol=1e-12)
+
+
 def fail_early() -> None:
     """Before anything was sent: the estimator itself fails in one process."""
 

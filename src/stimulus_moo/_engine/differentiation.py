@@ -68,6 +68,11 @@ class Engine:
                 for objective, row in enumerate(rowwise(losses, parameters)):
                     sink.take_row(objective, row)
 
+    def resume(self, name: str) -> None:
+        """Go on as the engine of a saved state did, if the choice was left to the rule; a choice by name stays."""
+        if self._chosen and name in ("rowwise", "batched"):
+            self.name = name
+
     def give_up(self, reason: str) -> None:
         """Switch to single rows and say why: a warning if the user asked for this engine, else a log entry."""
         message = (

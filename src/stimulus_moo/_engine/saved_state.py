@@ -71,7 +71,8 @@ def load(mg: MultiGradient, state: dict[str, Any]) -> None:
     mg.store.load(state["rows"], state["previous"], state["layout"])
     mg.t, mg.samples, mg.gradients = state["step"], state["samples"], state["gradients"]
     mg.policy.total, mg.policy.in_a_row = state["skipped"], state["skipped_in_a_row"]
-    mg.objective.count, mg.store.engine.name = state["objectives"], state["engine"]
+    mg.objective.count = state["objectives"]
+    mg.store.engine.resume(state["engine"])
     mg.weights = None if state["weights"] is None else state["weights"].detach().double().cpu().clone()
     mg.sq_norm = state["sq_norm"]
     mg.estimator.load_state_dict(state["estimator"])

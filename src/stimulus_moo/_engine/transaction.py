@@ -65,7 +65,8 @@ class Transaction:
         self.accumulator: Accumulator | None = None  # the last one
         #: whether U_{t-1} is overwritten by this update
         self.in_place = bool(update.keep) and update.anchor is None and not (store.rows is None or store.rows.staged)
-        self.written = False  # has U_{t-1} been overwritten, at least in part?
+        #: whether an undone update loses U_{t-1}: one rule for all failures, since processes must decide alike
+        self.drops = False
 
     @property
     def rows(self) -> Rows:
@@ -105,7 +106,7 @@ class Transaction:
         self.pending = self.accumulator = None
 
     def roll_back(self) -> None:
-        """Undo ``evaluate``. Rows that were overwritten are dropped: the estimator restarts at the next step."""
+        """Undo ``evaluate``. Rows that are updated in place are dropped: the estimator restarts at the next step."""
         store = self.store
         if store.swap is not None:
             store.swap.back()
@@ -114,7 +115,7 @@ class Transaction:
         if store.reducer is not None:
             store.reducer.roll_back(store)
         self.pending = self.accumulator = None
-        if self.written:
+        if self.drops or (self.in_place and store.reducer is not None):
             store.rows = None
             logger.info("step %d was undone; its rows are lost, the estimator restarts at the next step", self.step)
 
@@ -161,6 +162,7 @@ class Transaction:
         pieces = self._cut(batch, halves=probe is not None and probe.halves)
         own = sum(piece.size for piece in pieces)
         self._count(own)
+        self.drops = self.in_place and bool(update.now or update.before)  # else it only looks
         if probe is not None:
             probe.two_points = update.look_back
             probe.in_rows = update.recursive and not self.in_place
@@ -232,7 +234,6 @@ class Transaction:
         if self.in_place and pieces and rows is not None:
             self.pending = rows
             if keep != 1.0:
-                self.written = True
                 rows.scale(keep)
         if probe is not None:
             probe.begin(halves=any(piece.half for piece in pieces))
@@ -271,7 +272,6 @@ class Transaction:
             if weight:
                 target.add_jacobian(jacobian, weight)
         else:
-            self.written |= self.in_place and weight != 0.0
             self.accumulator = Accumulator(target, weight, self.step, side)
             store.engine.stream(graphs, parameters, self.accumulator)
             target.settle()

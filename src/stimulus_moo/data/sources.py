@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset,
 
 from stimulus_moo.data.batches import leading_size, pick, tensors
 from stimulus_moo.data.partition import Partition
+from stimulus_moo.data.random_streams import permutation
 from stimulus_moo.errors import InvalidBatch
 
 Collate = Callable[[list[Any]], Any]
@@ -229,8 +230,7 @@ class BatchPlan:
         size = len(self.source)
         epoch, slot = divmod(step, size // self.size)
         while True:
-            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % (1 << 64))
-            order = torch.randperm(size, generator=generator)
+            order = permutation(self.seed, "batches", epoch, size)
             for indices in order[slot * self.size : size // self.size * self.size].split(self.size):
                 yield indices[self.part]
             epoch, slot = epoch + 1, 0

@@ -119,7 +119,7 @@ class AllReduce:
         if own is None:  # this process has evaluated nothing
             rows.make_room(store.layout)
             rows.scale(0.0)
-        transaction.written |= rows is store.rows
+        transaction.drops |= rows is store.rows
         transaction.pending = rows
         rows.settle()
         self._sum_rows(rows)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stimulus_moo.training.run import Run
 
 KIND = "stimulus-moo checkpoint"
-VERSION = 4
+VERSION = 5
 _NAME = re.compile(r"checkpoint-(\d{9,})\.pt")
 
 

@@ -29,11 +29,21 @@ from stimulus_moo.options import positive_integer, real
 from stimulus_moo.safeguard import Safeguard
 from stimulus_moo.state import Stateful
 from stimulus_moo.training import checkpoint as checkpoints
+from stimulus_moo.training.description import (
+    describe,
+    describe_data,
+    describe_optimizer,
+    describe_scheduler,
+    same,
+    shortened,
+)
 from stimulus_moo.training.history import History, Result
 from stimulus_moo.training.random_clock import RandomClock
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
+
+_PLACES = ("source", "partition")  # settings that are not values
 
 
 class Run:
@@ -76,14 +86,34 @@ class Run:
         self.guard = Safeguard(self.optimizer, self.multigradient) if guard else None
         if mu is not None and settings.lr == "auto":
             raise InvalidOption("mu needs a number for lr, found 'auto'; pass a number, or mu=None")
-        self.clock = None if mu is None else RandomClock(parameters, mu=mu, lr=settings.rate, seed=settings.seed)
+        ticks = settings.stream("clock")
+        self.clock = None if mu is None else RandomClock(parameters, mu=mu, lr=settings.rate, seed=ticks)
         self.history = History()
         self.batches = BatchPlan(settings.source, settings.batch_size, settings.seed, settings.partition)
         self.step = 0
         self.measured: Measurement | None = None  # at the current step
+        self.stopped: str | None = None  # the limit that ended the run
         self._last: tuple[Any] | None = None  # the batch of the last step, which may be None
         names = ("model", "optimizer", "scheduler", "multigradient", "clock", "guard", "schedule", "history")
         self._parts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        objective, source = self.multigradient.objective, settings.source
+        shared = [name for name, counts in zip(objective.names, objective.decisive, strict=True) if counts]
+        #: what decides the path of the run, described before it begins
+        self.described = {
+            "method": method.name,
+            "n": len(source) if source.finite else None,
+            "guard": guard,
+            **{
+                name: _described(value) for name, value in vars(settings).items() if name not in ("source", "partition")
+            },
+            "data": describe_data(source),
+            "losses": describe(losses),
+            "weighting": describe(self.multigradient.weighting),
+            "shared": "all" if all(objective.decisive) else describe(shared),
+            "optimizer": describe_optimizer(self.optimizer),
+            "scheduler": None if self.scheduler is None else describe_scheduler(self.scheduler),
+            "mu": mu,
+        }
 
     def advance(self, done: float = 0.0) -> None:
         """Take one step and record it; ``done`` is the fraction of the run that is done, if known."""
@@ -149,7 +179,7 @@ class Run:
             self.history.evaluated(found.stationarity, found.losses)
         return found
 
-    def result(self, stopped: str) -> Result:
+    def result(self) -> Result:
         """Evaluate the model and return the result of the run."""
         found = self.evaluate()
         picked, picked_at = {}, None
@@ -165,24 +195,20 @@ class Run:
             gradients=self.multigradient.gradients,
             losses=[] if found is None else found.losses,
             stationarity=math.nan if found is None else found.stationarity,
-            stopped=stopped,
+            stopped=self.stopped or "",
             skipped=self.multigradient.skipped,
             picked=picked,
             picked_at=picked_at,
             **{name: getattr(self.guard, name, 0) for name in ("alone", "shortened", "taken_back")},  # 0 without guard
         )
 
-    def settings_dict(self) -> dict[str, Any]:
-        """Return the settings that determine the trajectory and are plain values."""
-        plain = {k: v for k, v in vars(self.settings).items() if isinstance(v, bool | int | float | str)}
-        size = len(self.settings.source) if self.settings.source.finite else None
-        return {"method": self.method.name, "n": size, "guard": self.guard is not None, **plain}
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything that determines the rest of the run."""
         return {
-            "settings": self.settings_dict(),
+            "settings": dict(self.described),
             "step": self.step,
+            "measured": None if self.measured is None else vars(self.measured).copy(),
+            "stopped": self.stopped,
             **{name: None if part is None else part.state_dict() for name, part in self._parts.items()},
             "stream": self.settings.source.consumed,
             "random": checkpoints.random_states(self.group),
@@ -194,11 +220,13 @@ class Run:
         Raises:
             StateMismatch: the checkpoint belongs to a run with other settings, which the message names.
         """
-        for name, value in self.settings_dict().items():
-            if state["settings"].get(name) != value:
+        for name, value in self.described.items():
+            saved = state["settings"].get(name)
+            if not same(saved, value):
+                made, own = shortened(saved, value)
                 raise StateMismatch(
-                    f"the checkpoint was made with {name}={state['settings'].get(name)!r}, this run has {value!r}; "
-                    "resume with the same settings, or use another folder"
+                    f"the checkpoint was made with {name}={made}, this run has {own}; resume with the same settings, "
+                    "or use another folder"
                 )
         for name, part in self._parts.items():
             if (part is None) != (state[name] is None):
@@ -209,7 +237,8 @@ class Run:
         for name, part in self._parts.items():
             if part is not None:
                 part.load_state_dict(state[name])
-        self.settings.source.consumed, self.step, self.measured = state["stream"], state["step"], None
+        self.measured = _measurement(state["measured"])
+        self.settings.source.consumed, self.step = state["stream"], state["step"]
         checkpoints.set_random_state(state["random"], self.group.rank)
 
 
@@ -266,6 +295,20 @@ class Limits:
         if self.gradients is not None and run.multigradient.gradients >= self.gradients:
             return "gradients"
         return None
+
+
+def _measurement(state: Any) -> Measurement | None:
+    if state is None:
+        return None
+    found = Measurement(**state)
+    numbers = [found.stationarity, *found.losses, *found.weights]
+    if not all(isinstance(number, float) for number in numbers) or type(found.samples) is not int:
+        raise StateMismatch(f"the checkpoint's measurement must have numbers, found {found}")
+    return found
+
+
+def _described(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str | None) else describe(value)
 
 
 def _on_device(model: torch.nn.Module, losses: Losses) -> Losses:
