@@ -173,12 +173,13 @@ def fit(
         shard=shard,
     )
     checkpoints = Checkpoints(checkpoint, every=checkpoint_every, keep=checkpoint_keep)
-    state = run.group.broadcast(lambda: checkpoints.open(resume))
-    if state is not None:
-        take_over(run, state)
-        logger.info("resumed %s at step %d", checkpoints.folder, run.step)
-    checkpoints.saved = run.step
-    return _train(run, limits, checkpoints, callbacks, progress)
+    with closing(checkpoints):
+        state = run.group.broadcast(lambda: checkpoints.open(resume))
+        if state is not None:
+            take_over(run, state)
+            logger.info("resumed %s at step %d", checkpoints.folder, run.step)
+        checkpoints.saved = run.step
+        return _train(run, limits, checkpoints, callbacks, progress)
 
 
 def _train(

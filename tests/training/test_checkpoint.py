@@ -227,3 +227,36 @@ class TestForeignStates:
             self.run(tmp_path, model, resume=True)
         assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
         assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_two_runs_on_one_folder_are_told_apart(tmp_path: Path) -> None:
+    """The second is refused while the first runs, whatever it is called with, and nothing of the first is lost."""
+
+    def losses(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return model(x).square().mean(0)
+
+    def run(**options: Any) -> Any:
+        model = torch.nn.Linear(2, 2)
+        return fit(model, losses, torch.ones(8, 2), method="smgd", lr=0.1, steps=3, checkpoint=tmp_path, **options)
+
+    def again(_: Any) -> None:
+        for resume in (False, True):
+            with pytest.raises(InvalidOption, match=r"no other run uses, found .* in use by another process"):
+                run(resume=resume)
+
+    assert run(callbacks=[again]).steps == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint-000000003.pt",
+        "checkpoint-000000003.pt.sha256",
+    ]
+    assert run(resume=True).steps == 3  # the lock went with the run
+
+
+def test_a_failed_run_releases_its_folder(tmp_path: Path) -> None:
+    def losses(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("planned")
+
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            fit(torch.nn.Linear(2, 2), losses, torch.ones(8, 2), method="smgd", lr=0.1, steps=3, checkpoint=tmp_path)
+        assert list(tmp_path.iterdir()) == []

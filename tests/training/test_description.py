@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import MinNorm, Smoothed, StateMismatch, fit
+from stimulus_moo import MinNorm, Smoothed, StateMismatch, StimulusWarning, fit
 from stimulus_moo.training import description
 from stimulus_moo.training.description import describe, same
 
@@ -56,7 +56,6 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "shared": ({}, {"shared": 0}),
     "scheduler": ({"scheduler": halving(0.5)}, {"scheduler": halving(0.9)}),
     "optimizer": ({"optimizer": sgd()}, {"optimizer": sgd(lr=0.01)}),
-    "losses": ({}, {"losses": other_losses}),
     "data": ({}, {"dataset": (X, Y + 1.0)}),
     "beta": (
         {"method": "moco", "beta": lambda t: 1.0 / (t + 1)},
@@ -78,8 +77,15 @@ def test_a_run_with_anything_else_is_refused_by_name(entry: str, tmp_path: Path)
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.RMSprop, partial(torch.optim.SGD, momentum=0.9)])
 def test_an_optimizer_of_another_kind_is_refused(optimizer: Any, tmp_path: Path) -> None:
     run(tmp_path, optimizer=sgd())
-    with pytest.raises(StateMismatch, match="the checkpoint was made with optimizer=.SGD"):
+    with pytest.raises(StateMismatch, match=r"the checkpoint was made with optimizer=.SGD"):
         run(tmp_path, optimizer=lambda parameters: optimizer(parameters, lr=0.05), steps=8)
+
+
+def test_other_losses_are_told(tmp_path: Path) -> None:
+    """Not refused: a loss that was mended is a reason to resume."""
+    run(tmp_path)
+    with pytest.warns(StimulusWarning, match=r"made with losses='losses .*, this run has 'other_losses"):
+        assert run(tmp_path, losses=other_losses, steps=8).steps == 8
 
 
 def test_what_only_rounds_or_ends_a_run_may_change(tmp_path: Path) -> None:

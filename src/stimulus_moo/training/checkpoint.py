@@ -12,12 +12,14 @@ import torch
 from stimulus_moo.errors import InvalidOption, StateMismatch, StimulusWarning
 from stimulus_moo.options import positive_integer
 from stimulus_moo.training.files import write_whole
+from stimulus_moo.training.lock import FolderLock
 
 if TYPE_CHECKING:
     from stimulus_moo.training.run import Run
 
 KIND = "stimulus-moo checkpoint"
 VERSION = 5
+LOCK = ".checkpoints.lock"
 _NAME = re.compile(r"checkpoint-(\d{9,})\.pt")
 
 
@@ -29,16 +31,22 @@ class Checkpoints:
         self.every = positive_integer("checkpoint_every", every)
         self.keep = positive_integer("checkpoint_keep", keep)
         self.saved = 0  # the step of the last checkpoint
+        self._lock = None if self.folder is None else FolderLock(self.folder, LOCK)
 
     def open(self, resume: bool) -> dict[str, Any] | None:
-        """Create the folder, and return the newest intact checkpoint in it, or None.
+        """Create and lock the folder, and return the newest intact checkpoint in it, or None; ``close`` unlocks it.
 
         Raises:
-            InvalidOption: there is a checkpoint, and ``resume`` is False.
+            InvalidOption: there is a checkpoint, and ``resume`` is False; or another run uses the folder.
         """
-        if self.folder is None:
+        if self.folder is None or self._lock is None:
             return None
         self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._lock.acquire():
+            raise InvalidOption(
+                f"checkpoint must be a folder that no other run uses, found {str(self.folder)!r}, in use by another "
+                "process; wait for it, or pass another folder"
+            )
         state = load(self.folder)
         if state is not None and not resume:
             raise InvalidOption(
@@ -48,6 +56,11 @@ class Checkpoints:
         if state is not None:
             sweep(self.folder)
         return state
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        if self._lock is not None:
+            self._lock.release()
 
     def save(self, run: "Run") -> None:
         """Save a run, unless its current step is already saved."""

@@ -3,6 +3,7 @@
 import copy
 import logging
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,7 +21,7 @@ from stimulus_moo.anchors import FullPass
 from stimulus_moo.data.batches import rebuild
 from stimulus_moo.data.sources import BatchPlan
 from stimulus_moo.distributed import find_group, make_reducer
-from stimulus_moo.errors import InvalidOption, NonFiniteError, StateMismatch
+from stimulus_moo.errors import InvalidOption, NonFiniteError, StateMismatch, StimulusWarning
 from stimulus_moo.methods import Method, Settings
 from stimulus_moo.metrics import Measurement, measure_with
 from stimulus_moo.multigradient import MultiGradient
@@ -224,6 +225,10 @@ class Run:
             saved = state["settings"].get(name)
             if not same(saved, value):
                 made, own = shortened(saved, value)
+                if name == "losses":  # a mended loss is a reason to resume
+                    message = f"the checkpoint was made with losses={made}, this run has {own}; continuing with these"
+                    warnings.warn(message, StimulusWarning, stacklevel=4)
+                    continue
                 raise StateMismatch(
                     f"the checkpoint was made with {name}={made}, this run has {own}; resume with the same settings, "
                     "or use another folder"

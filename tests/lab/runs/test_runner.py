@@ -22,6 +22,9 @@ from ..fake_lab import SLEEP, SQUARES, TINY, build, metrics
 
 ROOT = Path(__file__).parents[3]
 
+#: runs that fail have other losses than those that resume them
+pytestmark = pytest.mark.filterwarnings("ignore:the checkpoint was made with losses")
+
 
 class Crash(Exception):
     """Stands for a process that ends without a chance to tidy up."""
