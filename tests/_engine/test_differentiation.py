@@ -299,3 +299,13 @@ class TestChoice:
         fresh = MultiGradient(two_heads(), losses, MiniBatch())
         fresh.load_state_dict(mg.state_dict())
         assert fresh.engine == "batched"
+
+
+@pytest.mark.parametrize("asked", ["auto", "rowwise", "batched"])
+@pytest.mark.parametrize("saved", ["rowwise", "batched"])
+def test_a_loaded_state_keeps_the_engine_that_was_asked_for(saved: str, asked: str) -> None:
+    """A choice that was left to the rule goes on as the saved run did."""
+    first, second = (Run(METHODS["stimulus"], engine=name) for name in (saved, asked))
+    first.run(3)
+    second.resume(first.state(), first)
+    assert second.multigradient.engine == (saved if asked == "auto" else asked)
