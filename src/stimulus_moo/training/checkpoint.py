@@ -1,6 +1,7 @@
 """Checkpoints of ``fit``: plain ``torch.save`` files, written atomically, each with a checksum file beside it."""
 
 import hashlib
+import os
 import re
 import warnings
 import zipfile
@@ -11,7 +12,7 @@ import torch
 
 from stimulus_moo.errors import InvalidOption, StateMismatch, StimulusWarning
 from stimulus_moo.options import positive_integer
-from stimulus_moo.training.files import write_whole
+from stimulus_moo.training.files import remove_leftovers, write_whole
 
 if TYPE_CHECKING:
     from stimulus_moo.training.run import Run
@@ -45,9 +46,12 @@ class Checkpoints:
                 f"checkpoint must be a folder without checkpoints, found one in {str(self.folder)!r}; pass resume=True "
                 "to continue it, or another folder"
             )
-        if state is not None:
-            sweep(self.folder)
         return state
+
+    def accept(self) -> None:
+        """Remove the leftovers of a killed process, once it is known that this run continues or starts here."""
+        if self.folder is not None:
+            sweep(self.folder)
 
     def save(self, run: "Run") -> None:
         """Save a run, unless its current step is already saved."""
@@ -61,7 +65,7 @@ class Checkpoints:
 def files(folder: Path) -> list[Path]:
     """Return the checkpoints of a folder, newest first."""
     found = [(int(match[1]), path) for path in folder.glob("checkpoint-*.pt") if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
+    return [path for _, path in sorted(found, reverse=True) if not path.is_dir()]
 
 
 def checksum_file(path: Path) -> Path:
@@ -112,11 +116,12 @@ class _Hashing:
 
 
 def sweep(folder: Path) -> None:
-    """Remove temporary files of a killed process, and checksum files without a checkpoint."""
-    for path in folder.glob(".checkpoint-*.pt.*"):
-        path.unlink(missing_ok=True)
+    """Remove temporary files of a killed process, and checksum files without a checkpoint; no other file."""
+    remove_leftovers(folder)
     for path in folder.glob("checkpoint-*.pt.sha256"):
-        if not path.with_name(path.name.removesuffix(".sha256")).exists():
+        checkpoint = path.with_name(path.name.removesuffix(".sha256"))
+        ours = _NAME.fullmatch(checkpoint.name) and path.is_file() and not path.is_symlink()
+        if ours and not os.path.lexists(checkpoint):
             path.unlink(missing_ok=True)
 
 
