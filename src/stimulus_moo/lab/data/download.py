@@ -79,6 +79,7 @@ class _ResumingDownloader:
             total=self.expected, unit="B", unit_scale=True, desc=url.rpartition("/")[2], disable=not self.progress
         )
         transient = optional("requests").exceptions
+        # direct write: pooch created this temporary file, and moves it to its name once its checksum is right
         with bar, open(output_file, "w+b") as output:
             for attempt in range(self.patience.attempts):
                 try:
