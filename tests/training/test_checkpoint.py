@@ -107,6 +107,25 @@ def test_checksums_go_with_their_checkpoints(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("step", value) for value in (True, -1, 2.0, "2", None, torch.tensor(2))),
+        *(("version", value) for value in (True, 4.0, "4", None, [4], 3, torch.tensor([4]))),
+        *(("kind", value) for value in (None, 1, "x", b"stimulus-moo checkpoint")),
+    ],
+)
+def test_a_wrong_head_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+    checkpoint.save(tmp_path, state(2), keep=1)
+    (path,) = checkpoint.files(tmp_path)
+    saved = torch.load(path, weights_only=True)
+    for changed in ({**saved, name: value}, {key: item for key, item in saved.items() if key != name}):
+        torch.save(changed, path)
+        checkpoint.checksum_file(path).unlink(missing_ok=True)
+        with pytest.raises(StateMismatch):
+            checkpoint.read(path)
+
+
 class Bomb:
     def __reduce__(self) -> Any:
         return os.system, ("touch /tmp/stimulus-moo-was-here",)

@@ -160,10 +160,14 @@ def read(path: Path) -> dict[str, Any]:
     except Exception as error:
         reason = (str(error).strip() or "no message").splitlines()[0]
         raise StateMismatch(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason})") from error
-    if not isinstance(state, dict) or state.get("kind") != KIND or not isinstance(state.get("step"), int):
+    if not isinstance(state, dict) or state.get("kind") != KIND:
         raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo")
-    if state["version"] != VERSION:
-        raise StateMismatch(f"{path} is a checkpoint of version {state['version']!r}, this library reads {VERSION}")
+    step = state.get("step")
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo: its step is {step!r}")
+    version = state.get("version")
+    if not isinstance(version, int) or version != VERSION:
+        raise StateMismatch(f"{path} is a checkpoint of version {version!r}, this library reads {VERSION}")
     return state
 
 

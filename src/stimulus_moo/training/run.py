@@ -31,6 +31,7 @@ from stimulus_moo.state import Stateful
 from stimulus_moo.training import checkpoint as checkpoints
 from stimulus_moo.training.history import History, Result
 from stimulus_moo.training.random_clock import RandomClock
+from stimulus_moo.training.state_checks import check_parts
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
@@ -194,6 +195,7 @@ class Run:
         Raises:
             StateMismatch: the checkpoint belongs to a run with other settings, which the message names.
         """
+        check_parts(state, self.settings_dict(), self._parts)
         for name, value in self.settings_dict().items():
             if state["settings"].get(name) != value:
                 raise StateMismatch(

@@ -25,8 +25,8 @@ class Patience:
         attempts: connections per mirror.
         timeout: seconds without data.
         pause: seconds between attempts.
-        window, slowest: a mirror that sends less than ``slowest`` bytes per second, averaged over ``window`` seconds, is
-            given up. So a download ends within its size divided by ``slowest``, plus one window per attempt.
+        window, slowest: a mirror that sends less than ``slowest`` bytes per second, averaged over ``window`` seconds,
+            is given up. So a download ends within its size divided by ``slowest``, plus one window per attempt.
     """
 
     attempts: int = 4
