@@ -91,7 +91,7 @@ def leftovers(folder: Path) -> int:
     """Count incomplete writes of a killed process: temporary files, and a last line without a newline."""
     metrics = folder / "metrics.jsonl"
     cut = metrics.exists() and not metrics.read_bytes().endswith(b"\n") and metrics.stat().st_size > 0
-    return len(list(folder.glob(".*.*.*"))) + cut
+    return len(list(folder.glob(".stimulus-moo-*.tmp"))) + cut
 
 
 def plain(command: Sequence[str]) -> subprocess.Popen[str]:

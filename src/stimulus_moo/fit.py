@@ -178,6 +178,8 @@ def fit(
         if state is not None:
             take_over(run, state)
             logger.info("resumed %s at step %d", checkpoints.folder, run.step)
+        if run.group.rank == 0:
+            checkpoints.accept()
         checkpoints.saved = run.step
         return _train(run, limits, checkpoints, callbacks, progress)
 

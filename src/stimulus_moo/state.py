@@ -1,7 +1,7 @@
 """Objects with a state of plain values, which ``torch.load(weights_only=True)`` can read."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -14,11 +14,14 @@ class Stateful:
     """An object whose state is the attributes in ``state_names``.
 
     These can be numbers, strings, lists, dicts, tensors, ``torch.Generator`` and other ``Stateful`` objects. Those in
-    ``optional_names``, which gives their type, can also be None.
+    ``optional_names``, which gives their type, can also be None. A state is refused if one of ``count_names`` is not an
+    integer of at least 0, or one of ``amount_names``, such as norms and variances, is negative.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ()
     optional_names: ClassVar[Mapping[str, type]] = {}
+    count_names: ClassVar[tuple[str, ...]] = ()
+    amount_names: ClassVar[tuple[str, ...]] = ()
 
     @property
     def kind(self) -> str:
@@ -52,6 +55,12 @@ class Stateful:
             raise StateMismatch(f"the state of {where} has missing entries {missing} and unknown entries {unknown}")
         for name in self.state_names:
             _check(getattr(self, name), state[name], f"{where}.{name}", self.optional_names.get(name))
+        for name in self.count_names:
+            if not isinstance(state[name], int) or state[name] < 0:
+                raise StateMismatch(f"{where}.{name} must be 0 or a positive integer, found {state[name]!r}")
+        for name in self.amount_names:
+            if state[name] is not None and state[name] < 0:
+                raise StateMismatch(f"{where}.{name} must be a number of at least 0, found {state[name]!r}")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state saved by an object of the same kind.
@@ -90,18 +99,42 @@ def _check(current: Any, value: Any, path: str, optional: type | None) -> None:
         saved = current.get_state()
         fits, needed = _alike(value, saved), f"a random state of {len(saved)} bytes"
     elif isinstance(current, Tensor):
-        fits, needed = _alike(value, current), f"{_describe(current)} and {current.dtype}"
-    elif isinstance(current, list | dict):
+        fits, needed = _alike(value, current), f"{_shape(current)} and {current.dtype}"
+    elif isinstance(current, list | dict | bool | str):
         fits, needed = isinstance(value, type(current)), f"a {type(current).__name__}"
     elif isinstance(current, int | float):
-        fits, needed = isinstance(value, int | float), "a number"
+        fits, needed = isinstance(value, int | float) and not isinstance(value, bool), "a number"
     if not fits:
-        raise StateMismatch(f"{path} must be {needed}, found {_describe(value)}")
+        raise StateMismatch(f"{path} must be {needed}, found {describe(value)}")
+
+
+def check_tensors(found: Any, own: Sequence[Tensor], path: str) -> None:
+    """Raise StateMismatch unless a saved list holds tensors with the shapes and dtypes of ``own``."""
+    if not isinstance(found, list) or len(found) != len(own) or not all(map(_alike, found, own)):
+        needed = [(list(tensor.shape), tensor.dtype) for tensor in own]
+        saved = [describe(value) for value in found] if isinstance(found, list) else describe(found)
+        raise StateMismatch(f"{path} must have the shapes and dtypes {needed}, found {saved}")
+
+
+def check_numbers(found: Any, path: str, count: int | None = None) -> None:
+    """Raise StateMismatch unless a saved list holds numbers of at least 0, ``count`` of them if it is given."""
+    numbers = isinstance(found, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in found)
+    if not numbers or any(x < 0 for x in found) or count not in (None, len(found)):
+        needed = "numbers" if count is None else f"{count} numbers"
+        raise StateMismatch(f"{path} must be a list of {needed} of at least 0, found {describe(found)}")
 
 
 def _alike(value: Any, tensor: Tensor) -> bool:
     return isinstance(value, Tensor) and value.shape == tensor.shape and value.dtype == tensor.dtype
 
 
-def _describe(value: Any) -> str:
-    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+def describe(value: Any) -> str:
+    """Return a short text for an unexpected value."""
+    if isinstance(value, Tensor):
+        return f"{_shape(value)} and {value.dtype}"
+    text = repr(value)
+    return text if len(text) <= 200 else f"a {type(value).__name__}"
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"a tensor of shape {list(tensor.shape)}"

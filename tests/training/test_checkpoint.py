@@ -42,10 +42,10 @@ def test_the_last_few_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
 def test_other_files_are_not_checkpoints(tmp_path: Path) -> None:
     for name in ("checkpoint-x.pt", "checkpoint-12.pt", "checkpoint-000000001.pt.bak", ".checkpoint-000000001.pt.half"):
         (tmp_path / name).write_bytes(b"")
+    (tmp_path / "checkpoint-000000007.pt").mkdir()
     assert checkpoint.load(tmp_path) is None
     checkpoint.sweep(tmp_path)
-    assert not (tmp_path / ".checkpoint-000000001.pt.half").exists()
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -105,6 +105,25 @@ def test_checksums_go_with_their_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-000000009.pt.sha256").write_text("of a process that was killed")
     checkpoint.sweep(tmp_path)
     assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("step", value) for value in (True, -1, 2.0, "2", None, torch.tensor(2))),
+        *(("version", value) for value in (True, 4.0, "4", None, [4], 3, torch.tensor([4]))),
+        *(("kind", value) for value in (None, 1, "x", b"stimulus-moo checkpoint")),
+    ],
+)
+def test_a_wrong_head_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+    checkpoint.save(tmp_path, state(2), keep=1)
+    (path,) = checkpoint.files(tmp_path)
+    saved = torch.load(path, weights_only=True)
+    for changed in ({**saved, name: value}, {key: item for key, item in saved.items() if key != name}):
+        torch.save(changed, path)
+        checkpoint.checksum_file(path).unlink(missing_ok=True)
+        with pytest.raises(StateMismatch):
+            checkpoint.read(path)
 
 
 class Bomb:

@@ -70,7 +70,7 @@ class Engine:
 
     def resume(self, name: str) -> None:
         """Go on as the engine of a saved state did, if the choice was left to the rule; a choice by name stays."""
-        if self._chosen and name in ("rowwise", "batched"):
+        if self._chosen and name != "compiled":
             self.name = name
 
     def give_up(self, reason: str) -> None:

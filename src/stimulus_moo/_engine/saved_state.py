@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from stimulus_moo._engine.differentiation import ENGINES
@@ -47,24 +48,35 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
     if not isinstance(state, dict) or set(state) != _ENTRIES or state["kind"] != "MultiGradient":
         found = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
         raise StateMismatch(f"the state of {path} must be a dict with {sorted(_ENTRIES)}, found {found}")
-    if state["version"] != VERSION:
+    if not isinstance(state["version"], int) or state["version"] != VERSION:
         raise StateMismatch(f"{path}.version is {state['version']!r}; this version of the library reads {VERSION}")
     count, objectives, weights = mg.objective.count, state["objectives"], state["weights"]
-    if count is not None and isinstance(objectives, int) and objectives != count:
+    if count is not None and _is_count(objectives) and objectives != count:
         raise StateMismatch(f"{path}.objectives is {objectives}, this model has {count}")
-    needed = {name: ("a count", isinstance(state[name], int) and state[name] >= 0) for name in _COUNTS}
-    needed["engine"] = (f"one of {ENGINES}", state["engine"] in ENGINES)
-    counted = isinstance(objectives, int) and objectives >= 1
+    needed = {name: ("a count", _is_count(state[name])) for name in _COUNTS}
+    needed["engine"] = (f"one of {ENGINES}", isinstance(state["engine"], str) and state["engine"] in ENGINES)
+    counted = _is_count(objectives) and objectives >= 1
     needed["objectives"] = ("a positive integer or None", objectives is None or counted)
-    fits = isinstance(weights, Tensor) and weights.shape == (objectives,)
-    needed["weights"] = (f"{objectives} numbers", weights is None or fits)
-    needed["sq_norm"] = ("a number or None", isinstance(state["sq_norm"], float | None))
+    fits = isinstance(weights, Tensor) and weights.shape == (objectives,) and weights.dtype == torch.float64
+    needed["weights"] = (f"{objectives} numbers of torch.float64", weights is None or fits)
+    length = state["sq_norm"]
+    needed["sq_norm"] = ("a number or None", length is None or (isinstance(length, float) and not length < 0))
     for name, (kind, right) in needed.items():
         if not right:
             raise StateMismatch(f"{path}.{name} must be {kind}, found {state[name]!r}")
     mg.store.check(objectives, state["rows"], state["previous"], state["layout"], path)
     mg.estimator.check_state(state["estimator"], f"{path}.estimator")
     mg.weighting.check_state(state["weighting"], f"{path}.weighting")
+    inner = state["weighting"]
+    while isinstance(inner, dict):  # a weighting may hold another one
+        previous, inner = inner.get("previous"), inner.get("weighting")
+        if isinstance(previous, Tensor) and previous.shape != (objectives,):
+            where = f"{path}.weighting.previous"
+            raise StateMismatch(f"{where} must have {objectives} numbers, found shape {list(previous.shape)}")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def load(mg: MultiGradient, state: dict[str, Any]) -> None:

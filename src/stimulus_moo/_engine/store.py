@@ -122,12 +122,14 @@ class Store:
         if not isinstance(layout, dict) or set(layout) != set(self.objective.names):
             raise StateMismatch(f"{path}.layout must name the parameters {self.objective.names}, found {layout!r}")
         for name, mask in layout.items():
-            if not isinstance(mask, int) or mask < 0 or mask >> (objectives or 0):
+            if not isinstance(mask, int) or isinstance(mask, bool) or mask < 0 or mask >> (objectives or 0):
                 raise StateMismatch(
                     f"{path}.layout[{name!r}] must be a mask of {objectives} objectives, found {mask!r}"
                 )
         for s, row in enumerate(rows):
             self._check_tensors(row, f"{path}.rows[{s}]", point=False)
+            if not row:
+                raise StateMismatch(f"{path}.rows[{s}] must have an entry for some parameter, found none")
         if point is not None:
             self._check_tensors(point, f"{path}.previous", point=True)
 

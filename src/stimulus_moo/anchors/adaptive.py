@@ -50,6 +50,7 @@ class AdaptiveBatch(Anchor):
 
     state_names = ("generator", "window", "terms", "variance", "consumed")
     optional_names = MappingProxyType({"variance": float})
+    count_names, amount_names = ("terms", "consumed"), ("window", "variance")
     adapts = True
 
     def __init__(

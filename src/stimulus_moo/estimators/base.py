@@ -88,6 +88,7 @@ class ErrorModel(Stateful):
 
     state_names: ClassVar[tuple[str, ...]] = ("error", "drift", "signal", "moved")
     optional_names = MappingProxyType({"drift": float, "signal": float})
+    amount_names: ClassVar[tuple[str, ...]] = ("error", "drift", "signal", "moved")
     memory, rate = 0.9, 0.1  # weights of the old and the new value in a running mean
     error = 0.0  # variance of the estimate's error
     drift: float | None = None  # variance of D over ||x_t - x_{t-1}||^2

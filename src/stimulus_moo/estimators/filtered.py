@@ -50,6 +50,7 @@ class Filtered(ErrorModel, Estimator):
     two_point = finite_sum = remembers = observes = True
     state_names = (*ErrorModel.state_names, "noise", "gain", "since")
     optional_names = MappingProxyType({**ErrorModel.optional_names, "noise": float})
+    count_names, amount_names = ("since",), (*ErrorModel.amount_names, "noise", "gain")
 
     def __init__(self, probe: int = 8, memory: float = 0.9) -> None:
         self.probe = positive_integer("probe", probe)

@@ -86,6 +86,7 @@ class WhenErrorGrows(ErrorModel):
     """
 
     state_names = (*ErrorModel.state_names, "cost", "spent")
+    count_names = ("cost", "spent")
 
     def __init__(self, share: float) -> None:
         self.share = real("share", share, low=0.0, high=1.0, open_low=True, open_high=True)

@@ -9,11 +9,11 @@ from torch.optim import Optimizer
 
 from stimulus_moo._engine.observation import distance, length
 from stimulus_moo._engine.warnings import WarnOnce
-from stimulus_moo.errors import InvalidOption, ModelChanged, StateMismatch
+from stimulus_moo.errors import InvalidOption, ModelChanged
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim.checks import check_pair
 from stimulus_moo.options import real
-from stimulus_moo.state import Stateful
+from stimulus_moo.state import Stateful, check_numbers, check_tensors
 
 PLAIN = (optim.SGD, optim.ASGD)  # torch optimizers that step by the learning rate times the gradient or its average
 FIRST = 1e-3  # length of the first step, in units of 1 + ||x_0||
@@ -66,6 +66,7 @@ class DoG(Stateful):
 
     state_names = ("origin", "max_distance", "sum_sq_norm", "decay", "ratios", "counted")
     optional_names = MappingProxyType({"origin": list})
+    count_names, amount_names = ("counted",), ("max_distance", "sum_sq_norm", "decay")
 
     def __init__(self, optimizer: Optimizer, multigradient: MultiGradient) -> None:
         check_pair(optimizer, multigradient)
@@ -122,11 +123,9 @@ class DoG(Stateful):
     def check_state(self, state: Any, path: str = "") -> None:
         """Raise StateMismatch if ``state`` does not fit, including the parameters' shapes."""
         super().check_state(state, path)
+        check_numbers(state["ratios"], f"{path or self.kind}.ratios", len(self.optimizer.param_groups))
         if state["origin"] is not None:
-            found = [list(value.shape) if isinstance(value, Tensor) else value for value in state["origin"]]
-            needed = [list(parameter.shape) for parameter in self.multigradient.objective.parameters]
-            if found != needed:
-                raise StateMismatch(f"{path or self.kind}.origin must have the shapes {needed}, found {found}")
+            check_tensors(state["origin"], self.multigradient.objective.parameters, f"{path or self.kind}.origin")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved state and set its learning rate."""

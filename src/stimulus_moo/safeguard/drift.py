@@ -26,6 +26,7 @@ class Drift(Stateful):
     """
 
     state_names = ("fall", "variance")
+    amount_names = ("variance",)
 
     def __init__(self) -> None:
         self.reset()

@@ -76,6 +76,7 @@ class Safeguard(Stateful):
     """
 
     state_names = ("long_steps", "drift", "step_length", "rollback", "suspended", "alone")
+    count_names = ("suspended", "alone")
 
     def __init__(self, optimizer: Optimizer, multigradient: MultiGradient) -> None:
         check_pair(optimizer, multigradient)

@@ -25,6 +25,7 @@ class LongSteps(Stateful):
 
     state_names = ("smoothness", "anchor_norm", "belief")
     optional_names = MappingProxyType({"smoothness": float})
+    amount_names = ("smoothness", "anchor_norm", "belief")
 
     def __init__(self) -> None:
         self.smoothness: float | None = None  # L; None before two points were compared

@@ -2,9 +2,10 @@
 
 import math
 from types import MappingProxyType
+from typing import Any
 
 from stimulus_moo._engine.observation import Observation
-from stimulus_moo.state import Stateful
+from stimulus_moo.state import Stateful, check_numbers
 
 RISE, MARGIN = 0.5, 0.1  # how much a loss of the same batch may rise, relative to its value and to its running mean
 DOUBTFUL = 3.0  # a loss this many times its running mean is evaluated at x_{t-1} too
@@ -32,11 +33,18 @@ class Rollback(Stateful):
 
     state_names = ("level", "scale", "taken_back")
     optional_names = MappingProxyType({"level": list})
+    count_names, amount_names = ("taken_back",), ("scale",)
 
     def __init__(self) -> None:
         self.level: list[float] | None = None  # running means of |f^s|; None before the first step
         self.scale = 1.0  # what the learning rate is multiplied by besides c
         self.taken_back = 0  # how many steps were taken back
+
+    def check_state(self, state: Any, path: str = "") -> None:
+        """Raise StateMismatch if ``state`` does not fit, including the numbers of the level."""
+        super().check_state(state, path)
+        if state["level"] is not None:
+            check_numbers(state["level"], f"{path or self.kind}.level")
 
     def doubtful(self, seen: Observation) -> bool:
         """Return whether a one-point loss is so high that the batch should be evaluated at x_{t-1} too."""

@@ -26,6 +26,7 @@ class StepLength(Stateful):
     """
 
     state_names = ("changes", "lengths", "t", "factor", "shortened")
+    count_names, amount_names = ("t", "shortened"), ("changes", "lengths", "factor")
 
     def __init__(self) -> None:
         self.changes = self.lengths = 0.0  # means of ||D||^2 and ||d||^2

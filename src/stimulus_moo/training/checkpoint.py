@@ -1,6 +1,7 @@
 """Checkpoints of ``fit``: plain ``torch.save`` files, written atomically, each with a checksum file beside it."""
 
 import hashlib
+import os
 import re
 import warnings
 import zipfile
@@ -11,7 +12,7 @@ import torch
 
 from stimulus_moo.errors import InvalidOption, StateMismatch, StimulusWarning
 from stimulus_moo.options import positive_integer
-from stimulus_moo.training.files import write_whole
+from stimulus_moo.training.files import remove_leftovers, write_whole
 from stimulus_moo.training.lock import FolderLock
 
 if TYPE_CHECKING:
@@ -53,9 +54,12 @@ class Checkpoints:
                 f"checkpoint must be a folder without checkpoints, found one in {str(self.folder)!r}; pass resume=True "
                 "to continue it, or another folder"
             )
-        if state is not None:
-            sweep(self.folder)
         return state
+
+    def accept(self) -> None:
+        """Remove the leftovers of a killed process, once it is known that this run continues or starts here."""
+        if self.folder is not None:
+            sweep(self.folder)
 
     def close(self) -> None:
         """Unlock the folder."""
@@ -74,7 +78,7 @@ class Checkpoints:
 def files(folder: Path) -> list[Path]:
     """Return the checkpoints of a folder, newest first."""
     found = [(int(match[1]), path) for path in folder.glob("checkpoint-*.pt") if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
+    return [path for _, path in sorted(found, reverse=True) if not path.is_dir()]
 
 
 def checksum_file(path: Path) -> Path:
@@ -125,11 +129,12 @@ class _Hashing:
 
 
 def sweep(folder: Path) -> None:
-    """Remove temporary files of a killed process, and checksum files without a checkpoint."""
-    for path in folder.glob(".checkpoint-*.pt.*"):
-        path.unlink(missing_ok=True)
+    """Remove temporary files of a killed process, and checksum files without a checkpoint; no other file."""
+    remove_leftovers(folder)
     for path in folder.glob("checkpoint-*.pt.sha256"):
-        if not path.with_name(path.name.removesuffix(".sha256")).exists():
+        checkpoint = path.with_name(path.name.removesuffix(".sha256"))
+        ours = _NAME.fullmatch(checkpoint.name) and path.is_file() and not path.is_symlink()
+        if ours and not os.path.lexists(checkpoint):
             path.unlink(missing_ok=True)
 
 
@@ -168,10 +173,14 @@ def read(path: Path) -> dict[str, Any]:
     except Exception as error:
         reason = (str(error).strip() or "no message").splitlines()[0]
         raise StateMismatch(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason})") from error
-    if not isinstance(state, dict) or state.get("kind") != KIND or not isinstance(state.get("step"), int):
+    if not isinstance(state, dict) or state.get("kind") != KIND:
         raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo")
-    if state["version"] != VERSION:
-        raise StateMismatch(f"{path} is a checkpoint of version {state['version']!r}, this library reads {VERSION}")
+    step = state.get("step")
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise StateMismatch(f"{path} is not a checkpoint of stimulus-moo: its step is {step!r}")
+    version = state.get("version")
+    if not isinstance(version, int) or version != VERSION:
+        raise StateMismatch(f"{path} is a checkpoint of version {version!r}, this library reads {VERSION}")
     return state
 
 

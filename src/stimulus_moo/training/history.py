@@ -12,6 +12,14 @@ from torch import Tensor
 
 from stimulus_moo.errors import MissingDependency, StateMismatch
 
+#: Type and dimension of the columns that ``fit`` records.
+_KINDS = {
+    **dict.fromkeys(("step", "samples", "gradients"), (torch.int64, 1)),
+    **dict.fromkeys(("losses", "weights"), (torch.float64, 2)),
+    **dict.fromkeys(("sq_norm", "lr"), (torch.float64, 1)),
+    "anchored": (torch.bool, 1),
+}
+
 
 class History:
     """One record per step: step, samples, gradients, losses, weights, sq_norm, anchored, and the lr that was used.
@@ -125,15 +133,10 @@ class History:
         """
         parts: list[Any] = [state.get(name) for name in ("columns", "evaluated_at", "evaluations", "skipped_at")]
         columns, at, evaluations, skipped = parts
-        if not (
-            isinstance(columns, dict)
-            and all(isinstance(t, Tensor) and t.dim() for t in (at, evaluations, skipped, *columns.values()))
-            and len({len(column) for column in columns.values()}) <= 1
-            and len(at) == len(evaluations)
-        ):
+        if not isinstance(columns, dict) or not _fit_together(columns, at, evaluations, skipped):
             raise StateMismatch(
-                "the state of History must have columns of one length, evaluated_at, evaluations and skipped_at, found "
-                f"{sorted(map(str, state))}"
+                "the state of History must have columns of one length and of the types in which they are saved, "
+                f"evaluated_at, evaluations and skipped_at, found {sorted(map(str, state))}"
             )
         loaded = History()
         loaded.reserve(self._room)
@@ -143,6 +146,27 @@ class History:
             loaded._evaluations[i] = stationarity, full_losses
         loaded._skipped = set(skipped.tolist())
         self.__dict__.update(loaded.__dict__)
+
+
+def _fit_together(columns: dict[str, Any], at: Any, evaluations: Any, skipped: Any) -> bool:
+    """Return whether saved columns, evaluations and marks have the right types and belong together."""
+    if not all(isinstance(t, Tensor) and t.dim() for t in (at, evaluations, skipped, *columns.values())):
+        return False
+    sizes = {len(column) for column in columns.values()} or {0}
+    kinds = {name: (column.dtype, column.dim()) for name, column in columns.items() if name in _KINDS}
+    widths = {column.shape[1] for name, column in columns.items() if name in ("losses", "weights") and column.dim() > 1}
+    marks = torch.cat([at, skipped]) if (at.dtype, skipped.dtype) == (torch.int64, torch.int64) else None
+    return (
+        len(sizes) == 1
+        and all(kind == _KINDS[name] for name, kind in kinds.items())
+        and len(widths) <= 1
+        and not any((column < 0).any() for column in columns.values() if column.dtype == torch.int64)
+        and (marks is not None and marks.dim() == 1 and not ((marks < 0) | (marks >= min(sizes))).any())
+        and evaluations.dtype == torch.float64
+        and evaluations.dim() == (2 if len(at) else 1)
+        and len(at) == len(evaluations)
+        and (not len(at) or not widths or evaluations.shape[1] == 1 + min(widths))
+    )
 
 
 def _column(value: Any, room: int) -> NDArray[Any]:

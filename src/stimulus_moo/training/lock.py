@@ -4,6 +4,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from stimulus_moo.training.files import not_written
+
 
 class FolderLock:
     """Locks a folder with a file in it, which is there only as long as the lock.
@@ -23,12 +25,15 @@ class FolderLock:
         self._lock = FileLock(self.path, timeout=0)
 
     def acquire(self) -> bool:
-        """Return whether the lock could be had; the folder must exist."""
+        """Return whether the lock could be had; the folder must exist, and NotWritten tells that it is read-only."""
         while True:
-            try:
-                self._lock.acquire()
-            except Timeout:
-                return False
+            with not_written(self.path):
+                if self.path.is_symlink():  # filelock would follow it
+                    self.path.unlink()
+                try:
+                    self._lock.acquire()
+                except Timeout:
+                    return False
             if self.path.exists():
                 return True
             self._lock.release()  # the previous holder removed the file after this process opened it

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stimulus_moo.errors import InvalidOption, StateMismatch
 from stimulus_moo.options import real, seed_number
-from stimulus_moo.state import Stateful
+from stimulus_moo.state import Stateful, check_tensors
 
 
 class RandomClock(Stateful):
@@ -34,6 +34,7 @@ class RandomClock(Stateful):
     """
 
     state_names = ("generator", "total", "seen", "picked_at", "picked")
+    count_names, amount_names = ("seen",), ("total",)
 
     def __init__(self, parameters: Iterable[Tensor], *, mu: float, lr: float, seed: int = 0) -> None:
         iterable = isinstance(parameters, Iterable) and not isinstance(parameters, Tensor)
@@ -59,10 +60,10 @@ class RandomClock(Stateful):
     def check_state(self, state: Any, path: str = "") -> None:
         """Raise StateMismatch if ``state`` does not fit, including the shapes of the picked iterate."""
         super().check_state(state, path)
-        needed = [list(parameter.shape) for parameter in self.parameters] if state["seen"] else []
-        shapes = [list(value.shape) if isinstance(value, Tensor) else value for value in state["picked"]]
-        if shapes != needed:
-            raise StateMismatch(f"{path or self.kind}.picked must have the shapes {needed}, found {shapes}")
+        where, at = path or self.kind, state["picked_at"]
+        if not isinstance(at, int) or not (at == -1 if not state["seen"] else 0 <= at < state["seen"]):
+            raise StateMismatch(f"{where}.picked_at must be one of the {state['seen']} iterates seen, found {at!r}")
+        check_tensors(state["picked"], self.parameters if state["seen"] else [], f"{where}.picked")
 
     def apply(self) -> None:
         """Copy the picked iterate into the parameters."""

@@ -40,10 +40,12 @@ from stimulus_moo.training.description import (
 )
 from stimulus_moo.training.history import History, Result
 from stimulus_moo.training.random_clock import RandomClock
+from stimulus_moo.training.state_checks import check_parts
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
 
+_ENDS = ("tolerance", "steps", "gradients", "callback")
 _PLACES = ("source", "partition")  # settings that are not values
 
 
@@ -233,6 +235,10 @@ class Run:
                     f"the checkpoint was made with {name}={made}, this run has {own}; resume with the same settings, "
                     "or use another folder"
                 )
+        check_parts(state, self.described, self._parts)
+        measured, stopped = _measurement(state["measured"]), state["stopped"]
+        if not isinstance(stopped, str | None) or stopped not in (None, *_ENDS):
+            raise StateMismatch(f"the checkpoint's stopped must be None or one of {_ENDS}, found {stopped!r}")
         for name, part in self._parts.items():
             if (part is None) != (state[name] is None):
                 found, option = "without" if state[name] is None else "with", "mu" if name == "clock" else name
@@ -242,7 +248,7 @@ class Run:
         for name, part in self._parts.items():
             if part is not None:
                 part.load_state_dict(state[name])
-        self.measured = _measurement(state["measured"])
+        self.measured, self.stopped = measured, stopped
         self.settings.source.consumed, self.step = state["stream"], state["step"]
         checkpoints.set_random_state(state["random"], self.group.rank)
 
@@ -306,9 +312,14 @@ def _measurement(state: Any) -> Measurement | None:
     if state is None:
         return None
     found = Measurement(**state)
-    numbers = [found.stationarity, *found.losses, *found.weights]
-    if not all(isinstance(number, float) for number in numbers) or type(found.samples) is not int:
-        raise StateMismatch(f"the checkpoint's measurement must have numbers, found {found}")
+    amounts = [found.stationarity, *found.weights]
+    right = all(isinstance(number, float) for number in (*found.losses, *amounts)) and type(found.samples) is int
+    if (
+        not right
+        or len(found.losses) != len(found.weights)
+        or min(*amounts, found.samples - 1, len(found.losses) - 1) < 0
+    ):
+        raise StateMismatch(f"the checkpoint's measured must have a number per objective, found {found}")
     return found
 
 

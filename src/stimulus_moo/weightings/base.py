@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stimulus_moo.errors import InvalidOption, InvalidWeights
-from stimulus_moo.state import Stateful
+from stimulus_moo.errors import InvalidOption, InvalidWeights, StateMismatch
+from stimulus_moo.state import Stateful, describe
 
 GramianToWeights = Callable[[Tensor], Tensor]  #: a weighting of this library, of TorchJD or a plain function
 _MODULE_NAMES = frozenset(vars(torch.nn.Module()))  # attributes of every module
@@ -90,6 +90,12 @@ def checked(weights: Any, objectives: int) -> Tensor:
     if not all(map(math.isfinite, found.tolist())):  # several times faster than torch for a few numbers
         raise InvalidWeights(f"the weighting must return finite weights, found {found.tolist()}")
     return found
+
+
+def check_weights(found: Any, path: str) -> None:
+    """Raise StateMismatch unless saved weights are None or a vector of float64."""
+    if found is not None and not (isinstance(found, Tensor) and found.dim() == 1 and found.dtype == torch.float64):
+        raise StateMismatch(f"{path} must be None or a vector of torch.float64, found {describe(found)}")
 
 
 def _attributes(part: Any) -> dict[str, Any]:

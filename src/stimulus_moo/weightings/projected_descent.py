@@ -2,12 +2,13 @@
 
 import math
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from stimulus_moo.options import Bounded, Schedule, choice, flag, real
-from stimulus_moo.weightings.base import Weighting
+from stimulus_moo.weightings.base import Weighting, check_weights
 from stimulus_moo.weightings.solver import project_simplex
 
 
@@ -35,6 +36,7 @@ class ProjectedDescent(Weighting):
 
     state_names = ("t", "previous")
     optional_names = MappingProxyType({"previous": Tensor})
+    count_names = ("t",)
 
     def __init__(
         self, gamma: Schedule, rho: float = 0.0, *, projection: str = "simplex", normalise: bool = False
@@ -45,6 +47,11 @@ class ProjectedDescent(Weighting):
         self.normalise = flag("normalise", normalise)
         self.t = 0
         self.previous: Tensor | None = None  # lambda_{t-1}
+
+    def check_state(self, state: Any, path: str = "") -> None:
+        """Raise StateMismatch if ``state`` does not fit, including the type of the last weights."""
+        super().check_state(state, path)
+        check_weights(state["previous"], f"{path or self.kind}.previous")
 
     def __call__(self, gramian: Tensor) -> Tensor:
         """Take one step and return the new weights."""

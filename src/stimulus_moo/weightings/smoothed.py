@@ -1,11 +1,12 @@
 """Smoothed weights (CR-MOGM): a running average of another weighting's weights."""
 
 from types import MappingProxyType
+from typing import Any
 
 from torch import Tensor
 
 from stimulus_moo.options import Bounded, Schedule
-from stimulus_moo.weightings.base import GramianToWeights, Weighting, as_weighting, checked
+from stimulus_moo.weightings.base import GramianToWeights, Weighting, as_weighting, check_weights, checked
 
 
 class Smoothed(Weighting):
@@ -32,12 +33,18 @@ class Smoothed(Weighting):
 
     state_names = ("t", "previous", "weighting")
     optional_names = MappingProxyType({"previous": Tensor})
+    count_names = ("t",)
 
     def __init__(self, weighting: GramianToWeights, alpha: Schedule) -> None:
         self.weighting = as_weighting(weighting)
         self.alpha = Bounded("alpha", alpha, 0.0, 1.0)
         self.t = 0
         self.previous: Tensor | None = None  # lambda_{t-1}
+
+    def check_state(self, state: Any, path: str = "") -> None:
+        """Raise StateMismatch if ``state`` does not fit, including the type of the last weights."""
+        super().check_state(state, path)
+        check_weights(state["previous"], f"{path or self.kind}.previous")
 
     def __call__(self, gramian: Tensor) -> Tensor:
         """Return the average and store it."""

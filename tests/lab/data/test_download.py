@@ -13,7 +13,7 @@ from stimulus_moo.lab.data.registry import DataFile, DataSet
 
 CONTENT = hashlib.shake_256(b"content").digest(300_000)
 HALF = len(CONTENT) // 2
-QUICK = Patience(attempts=3, timeout=0.3, pause=0.0)
+QUICK = Patience(attempts=3, timeout=0.3, pause=0.0, window=0.3)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -87,6 +87,37 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200, CONTENT[:HALF], length=len(CONTENT))
         self.server.released.wait(5)
 
+    def drip(self, start):
+        """Send one byte now and then, without end."""
+        self._drip(0)
+
+    def slows_down(self, start):
+        """Send half of the content, then one byte now and then."""
+        self._drip(HALF)
+
+    def _drip(self, at_once):
+        self.answer(200, CONTENT[:at_once], length=len(CONTENT))
+        with contextlib.suppress(OSError):
+            while not self.server.released.wait(0.02):
+                self.wfile.write(b"x")
+
+    def drip_chunks(self, start):
+        """Send one byte now and then, and no length."""
+        self.protocol_version = "HTTP/1.1"
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while not self.server.released.wait(0.02):
+                self.wfile.write(b"1\r\nx\r\n")
+
+    def steady(self, start):
+        """Send the content in pieces, for longer than a window."""
+        self.answer(200, b"", length=len(CONTENT))
+        for i in range(0, len(CONTENT), 20_000):
+            self.wfile.write(CONTENT[i : i + 20_000])
+            time.sleep(0.03)
+
     def log_message(self, *_):
         pass
 
@@ -142,6 +173,9 @@ def test_a_server_without_ranges_is_asked_again_from_the_start(server, tmp_path)
         ("endless", "the server sent more"),
         ("wrong_range", "file.bin"),
         ("stall", "timed out"),
+        ("drip", "the server is too slow: it sent"),
+        ("slows_down", "expected at least 1,000 bytes per second"),
+        ("drip_chunks", "the server is too slow: it sent"),
     ],
 )
 def test_a_bad_mirror_is_refused_in_bounded_time_and_leaves_nothing(server, tmp_path, behaviour, message):
@@ -153,6 +187,16 @@ def test_a_bad_mirror_is_refused_in_bounded_time_and_leaves_nothing(server, tmp_
     assert str(tmp_path / "file.bin") in str(caught.value)
     assert f"expected to download {len(CONTENT):,} bytes" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slow_mirror_is_given_up_and_the_next_one_tried(server, tmp_path):
+    assert get(entry(server, "drip", "good"), tmp_path).read_bytes() == CONTENT
+    assert [behaviour for behaviour, _ in server.requests] == ["drip", "good"]
+
+
+def test_a_mirror_that_is_fast_enough_may_take_longer_than_a_window(server, tmp_path):
+    assert get(entry(server, "steady"), tmp_path).read_bytes() == CONTENT
+    assert len(server.requests) == 1
 
 
 def test_the_next_mirror_is_tried(server, tmp_path):

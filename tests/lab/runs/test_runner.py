@@ -100,10 +100,11 @@ def test_lines_after_the_checkpoint_are_cut_and_a_broken_last_line_too(tmp_path,
         run_one(failing(60, crash), "stimulus", TINY.settings, 0, tmp_path, checkpoint_every=4)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 27, "sam')
-    (tmp_path / ".checkpoint-000000024.pt.half").write_bytes(b"PK")
+    leftover = tmp_path / f".stimulus-moo-{'0' * 32}.tmp"
+    leftover.write_bytes(b"PK")
     run_one(TINY, "stimulus", TINY.settings, 0, tmp_path, resume=True, checkpoint_every=4)
     assert_same_run(tmp_path, whole("stimulus"))
-    assert not (tmp_path / ".checkpoint-000000024.pt.half").exists()
+    assert not leftover.exists()
 
 
 def test_a_crash_before_the_first_checkpoint_starts_again(tmp_path, whole):

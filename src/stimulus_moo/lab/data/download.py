@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,21 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Patience:
-    """Limits of a download: attempts per mirror, seconds without data, seconds between attempts."""
+    """Limits of a download.
+
+    Attributes:
+        attempts: connections per mirror.
+        timeout: seconds without data.
+        pause: seconds between attempts.
+        window, slowest: a mirror that sends less than ``slowest`` bytes per second, averaged over ``window`` seconds,
+            is given up. So a download ends within its size divided by ``slowest``, plus one window per attempt.
+    """
 
     attempts: int = 4
     timeout: float = 30.0
     pause: float = 1.0
+    window: float = 30.0
+    slowest: float = 1000.0
 
 
 def download(file: DataFile, folder: Path, *, progress: bool = True, patience: Patience | None = None) -> Path:
@@ -79,6 +89,7 @@ class _ResumingDownloader:
             total=self.expected, unit="B", unit_scale=True, desc=url.rpartition("/")[2], disable=not self.progress
         )
         transient = optional("requests").exceptions
+        # direct write: pooch created this temporary file, and moves it to its name once its checksum is right
         with bar, open(output_file, "w+b") as output:
             for attempt in range(self.patience.attempts):
                 try:
@@ -106,8 +117,32 @@ class _ResumingDownloader:
                 advance(-position)
                 output.seek(0)
                 output.truncate()
-            for chunk in response.iter_content(_CHUNK):
+            for chunk in self._chunks(response):
                 if output.tell() + len(chunk) > self.expected:
                     raise DataError(f"expected {self.expected:,} bytes, the server sent more")
                 output.write(chunk)
                 advance(len(chunk))
+
+    def _chunks(self, response: Any) -> Iterator[bytes]:
+        """Yield the body as it arrives, and raise DataError if it arrives too slowly."""
+        read = getattr(response.raw, "read1", response.raw.read)  # ``read`` would wait for a whole chunk
+        started, received = time.monotonic(), 0
+        while chunk := _translated(read):
+            yield chunk
+            received += len(chunk)
+            seconds = time.monotonic() - started
+            if seconds >= self.patience.window:
+                if received < self.patience.slowest * seconds:
+                    raise DataError(
+                        f"the server is too slow: it sent {received:,} bytes in {seconds:.3g} s, expected at least "
+                        f"{self.patience.slowest:,.0f} bytes per second; try again later"
+                    )
+                started, received = time.monotonic(), 0
+
+
+def _translated(read: Callable[[int], bytes]) -> bytes:
+    """Read some bytes; errors of urllib3 become those of requests, as in ``iter_content``."""
+    try:
+        return read(_CHUNK)
+    except optional("urllib3").exceptions.HTTPError as error:
+        raise optional("requests").exceptions.ConnectionError(error) from error

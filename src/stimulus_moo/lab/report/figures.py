@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ from stimulus_moo.lab.report.drawing import (
 from stimulus_moo.lab.report.groups import Group, group_runs
 from stimulus_moo.lab.report.palette import style_named
 from stimulus_moo.lab.report.scores import normalised_losses
+from stimulus_moo.training.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,7 +71,7 @@ def write_figures(runs: Iterable[RecordedRun], studies: Iterable[Mapping[str, An
         for name, figure in _figures(group_runs(runs), studies):
             for suffix, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None, "Creator": None})):
                 path = folder / f"{name}.{suffix}"
-                figure.savefig(path, dpi=160, metadata=metadata)
+                write_whole(path, partial(figure.savefig, format=suffix, dpi=160, metadata=metadata))
                 paths.append(path)
                 figure.set_layout_engine("none")  # compute the layout once for both files
     return paths

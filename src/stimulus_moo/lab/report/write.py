@@ -8,7 +8,7 @@ from stimulus_moo import MissingDependency
 from stimulus_moo.lab.report.figures import write_figures
 from stimulus_moo.lab.report.groups import group_runs
 from stimulus_moo.lab.report.page import page
-from stimulus_moo.lab.runs import load_runs, load_studies
+from stimulus_moo.lab.runs import RunError, load_runs, load_studies
 from stimulus_moo.lab.runs.storage import write_text
 
 
@@ -23,14 +23,18 @@ def write_report(folder: Path) -> Path:
     Raises:
         InvalidOption: there is no such folder.
         MissingDependency: plotly or matplotlib is not installed.
+        RunError: ``figures`` is a symbolic link to another folder, whose files are not replaced.
     """
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise MissingDependency("the report needs plotly: pip install 'stimulus-moo[lab]'") from None
     folder = Path(folder)
+    figures = folder / "figures"
+    if figures.is_symlink():
+        raise RunError(f"{figures} is a symbolic link, and the files in its target are not replaced; remove the link")
     runs, studies = load_runs(folder), load_studies(folder)
-    write_figures(runs, studies, folder / "figures")
+    write_figures(runs, studies, figures)
     path = folder / "report.html"
     write_text(path, page(group_runs(runs), studies, get_plotlyjs(), folder.resolve().name))
     return path

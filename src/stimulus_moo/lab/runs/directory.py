@@ -72,7 +72,6 @@ def open_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> dict[st
     Raises:
         RunError: the directory holds a run and ``resume`` is false, or a run with other settings, or a damaged one.
     """
-    _remove_leftovers(folder)
     kept = read_json(folder / SETTINGS) if resume or not (folder / SETTINGS).exists() else {}
     if kept is None:
         stray = sorted(path.name for path in folder.glob("*") if path.name in (METRICS, SUMMARY, CELLS, STUDY))
@@ -83,13 +82,6 @@ def open_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> dict[st
         raise occupied(folder)
     check_same(folder, kept, asked)
     return kept
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of a killed process; the files they were meant to replace are intact."""
-    for name in (SETTINGS, METRICS, SUMMARY, PROGRESS, CELLS, STUDY, "checkpoint-*.pt"):
-        for path in folder.glob(f".{name}.*"):
-            path.unlink(missing_ok=True)
 
 
 def occupied(folder: Path) -> RunError:

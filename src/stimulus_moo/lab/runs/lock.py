@@ -9,7 +9,7 @@ from filelock import FileLock, Timeout
 
 from stimulus_moo.lab.runs.storage import RunError
 
-FILE = ".lock"
+FILE = ".stimulus-moo.lock"
 
 
 class FolderLock:
@@ -19,7 +19,7 @@ class FolderLock:
     created are removed if nothing was written to them.
 
     Raises:
-        RunError: another process holds the lock.
+        RunError: another process holds the lock, or the lock file is a symbolic link.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,6 +31,8 @@ class FolderLock:
         self._created = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
         while True:
             self._folder.mkdir(parents=True, exist_ok=True)
+            if self._path.is_symlink():  # filelock may follow it and truncate its target
+                raise RunError(f"{self._path} is a symbolic link; remove it, or choose another --out")
             try:
                 self._lock.acquire()
             except Timeout:

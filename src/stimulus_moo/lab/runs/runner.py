@@ -18,6 +18,7 @@ from stimulus_moo.lab.runs.storage import plain, read_json, write_json
 from stimulus_moo.lab.runs.torchrun import first_alone
 from stimulus_moo.lab.runs.training import Training
 from stimulus_moo.lab.study import Study
+from stimulus_moo.training.files import remove_leftovers
 
 if TYPE_CHECKING:
     from stimulus_moo.lab.runs.watch import Watch
@@ -79,7 +80,12 @@ def run_one(
 
         def open_run() -> dict[str, Any] | None:
             held.enter_context(FolderLock(out))
-            return read_json(out / SUMMARY) if open_folder(out, training.asked(), resume) is not None else None
+            if open_folder(out, training.asked(), resume) is None:
+                return None
+            summary = read_json(out / SUMMARY)
+            if summary is not None:  # else ``fit`` removes them, once it has accepted the checkpoints
+                remove_leftovers(out)
+            return summary
 
         complete: dict[str, Any] | None = group.broadcast(open_run)  # only the first process opens the directory
         if complete is not None:
@@ -161,6 +167,7 @@ def run_study(
         if open_folder(out, asked, resume) is None:
             write_json(out / SETTINGS, describe({**asked, "title": study.title, "claim": study.claim}))
         complete = read_json(out / STUDY)
+        remove_leftovers(out)
         if complete is not None:
             if progress is not None:
                 progress.skipped(study.name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from stimulus_moo import StimulusError
 from stimulus_moo.errors import DOCS
-from stimulus_moo.training.files import not_written, write_whole
+from stimulus_moo.training.files import not_written, open_for_appending, write_whole
 
 
 class RunError(StimulusError):
@@ -97,10 +97,10 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 class Appender:
-    """Append-only file. Each line is written with one system call."""
+    """Append-only file. Each line is written with one system call. A symbolic link is replaced, not followed."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = open_for_appending(path)
         self.path = path
 
     def append(self, line: str) -> None:
