@@ -32,7 +32,7 @@ class Step:
     Attributes:
         losses: the S losses at x_t: over the batch, or over the anchor on an anchor step.
         weights: lambda_t, length S.
-        sq_norm: ||d_t||^2 over all parameters, a 0-d tensor.
+        sq_norm: ||d_t||^2 over all parameters, a 0-d float64 tensor on the CPU, since it may exceed the range of float32.
         anchored: whether this was an anchor step.
         skipped: whether the step met NaN or infinity and was skipped (``on_nonfinite="skip"``); losses, weights and
             sq_norm are then NaN.
@@ -161,7 +161,7 @@ class Proposal:
                 mg.estimator.learn(observation)
             anchored, length = transaction.update.anchor is not None, float(sq_norm)
             mg.estimator.record(length, anchored=anchored)
-            step = Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
+            step = Step(losses, weights.to(losses, copy=True), sq_norm.clone(), anchored)
             counts = mg.samples + account.samples, mg.gradients + account.gradients
 
             def finish() -> None:
@@ -195,7 +195,7 @@ class Proposal:
         mg.objective.write_gradients([None] * len(mg.objective.parameters))
         nothing = torch.full((mg.objective.returned,), torch.nan)
         anchored = self.update is not None and self.update.anchor is not None
-        return Step(nothing, nothing.clone(), torch.tensor(torch.nan), anchored, skipped=True)
+        return Step(nothing, nothing.clone(), torch.tensor(torch.nan, dtype=torch.float64), anchored, skipped=True)
 
     def _choose(self, fresh: bool, look_back: bool) -> Update:
         """Return the estimator's update, changed as asked; it restarts where the rows it needs were lost."""
