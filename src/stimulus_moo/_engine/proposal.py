@@ -17,6 +17,7 @@ from stimulus_moo._engine.nonfinite import check_direction
 from stimulus_moo._engine.observation import Observation, Probe, distance
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.transaction import Account, Transaction
+from stimulus_moo._engine.warnings import replay_message
 from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.estimators import Update
 from stimulus_moo.weightings.base import checked
@@ -32,7 +33,8 @@ class Step:
     Attributes:
         losses: the S losses at x_t: over the batch, or over the anchor on an anchor step.
         weights: lambda_t, length S.
-        sq_norm: ||d_t||^2 over all parameters, a 0-d float64 tensor on the CPU, since it may exceed the range of float32.
+        sq_norm: ||d_t||^2 over all parameters, a 0-d float64 tensor on the CPU, since it may exceed the range of
+            float32.
         anchored: whether this was an anchor step.
         skipped: whether the step met NaN or infinity and was skipped (``on_nonfinite="skip"``); losses, weights and
             sq_norm are then NaN.
@@ -124,6 +126,8 @@ class Proposal:
             self._probe = self._new_probe(self.update)
             self._transaction = Transaction(mg.store, self.update, self._t, replay, self._probe)
             self._transaction.evaluate(batch)
+            if not self._transaction.replayed:
+                mg.warn("replay", replay_message(self._t))
 
     def weigh(self) -> None:
         """Compute weights and direction; an overflow ends up in ``error``. ``commit`` calls this if needed."""
