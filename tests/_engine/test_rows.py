@@ -145,7 +145,7 @@ def test_a_gramian_that_overflows_in_float32_is_done_in_float64(size: int, monke
     torch.testing.assert_close(rows.gramian()[:2, :2], expected, rtol=1e-6, atol=0)
 
 
-WIDE = 42_000  # columns; such rows are converted to float64 in several chunks
+WIDE = 70_000  # columns; such rows are converted to float64 in several chunks
 
 
 def wide(values: Tensor) -> Rows:

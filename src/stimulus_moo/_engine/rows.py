@@ -15,8 +15,7 @@ from stimulus_moo._engine.objective import reaches_nothing
 from stimulus_moo._engine.storage import Storage, add_rounded
 from stimulus_moo.data.partition import ALL
 
-_CHUNK = 1 << 16  # entries of U converted to float64 at a time for the Gramian: they stay in the processor's cache
-_FEW = 4
+_CHUNK = 1 << 17  # entries of U converted to float64 at a time for the Gramian: they stay in the processor's cache
 
 
 class Block:
@@ -305,12 +304,8 @@ def _gramian(matrix: Tensor) -> Tensor:
         for part in matrix.split(width, dim=1):
             chunk = buffer[:, : part.shape[1]]
             np.copyto(chunk, (part.float() if part.dtype is torch.bfloat16 else part).numpy())
-            if rows > _FEW:
-                total += chunk @ chunk.T
-            else:  # dot products are faster
-                for s in range(rows):
-                    total[s, s:] += chunk[s:] @ chunk[s]
-    return torch.from_numpy(total if rows > _FEW else np.triu(total) + np.triu(total, 1).T)
+            total += chunk @ chunk.T
+    return torch.from_numpy(total)
 
 
 def _squares(matrix: Tensor) -> Tensor:
