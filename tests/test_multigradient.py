@@ -70,6 +70,25 @@ def test_losses_weights_and_norm_are_those_of_the_batch() -> None:
     torch.testing.assert_close(step.sq_norm, (weights @ rows).square().sum(), rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e-25, 1e24])
+@pytest.mark.parametrize("width", [5, 20_000])  # staged, and in place
+def test_squared_norms_beyond_float32_are_exact(width: int, scale: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(width, 4, dtype=dtype), torch.randn(6, width, dtype=dtype)
+    mg = MultiGradient(model, lambda m, x: m(x).square().mean(0) * scale, Recursive([x], 4), Fixed([0.25] * 4))
+    mg.watch()
+    for _ in range(2):  # an anchor and an inner step
+        step = mg.backward(x)
+        assert (step.sq_norm.dtype, step.sq_norm.device.type, step.sq_norm.dim()) == (torch.float64, "cpu", 0)
+        expected = direction(model).double().square().sum()
+        assert expected > 1e40 or 0 < expected < 1e-40
+        torch.testing.assert_close(step.sq_norm, expected, rtol=1e-12, atol=0)
+        assert mg.sq_norm == step.sq_norm.item()
+    assert mg.observation is not None
+    assert mg.observation.sq_norm == pytest.approx(float(step.sq_norm), rel=1e-6)
+
+
 def test_on_an_anchor_step_losses_are_means_over_the_anchor() -> None:
     model = two_heads()
     step = MultiGradient(model, two_losses, recursive()).backward(BATCHES[0])

@@ -55,5 +55,5 @@ def test_quick_start_runs_as_written(capsys) -> None:
     assert step.losses.shape == step.weights.shape == (2,)
     assert step.sq_norm.dim() == 0
     assert not step.anchored
-    total = sum(p.grad.square().sum() for p in names["model"].parameters())
+    total = sum(p.grad.double().square().sum() for p in names["model"].parameters())
     assert torch.isclose(total, step.sq_norm, rtol=1e-5)

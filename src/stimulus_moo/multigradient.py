@@ -126,7 +126,7 @@ class MultiGradient(Stateful):
         self.observation: Observation | None = None  # what it saw; None unless ``watch`` was called
         self._watched = False
         self.policy = SkipPolicy(on_nonfinite)
-        self._warn = WarnOnce()
+        self.warn = WarnOnce()  # what was warned about
         self._proposal: Proposal | None = None  # the last one
         self._supervisor: Any = None
 
@@ -151,7 +151,7 @@ class MultiGradient(Stateful):
             self.discard()
             raise
         if proposal.observes and (message := long_step_message(proposal.observation)):
-            self._warn("step", message)
+            self.warn("step", message)
         return step
 
     def propose(self, batch: Any = None, *, fresh: bool = False, look_back: bool = False) -> Proposal:
@@ -299,8 +299,8 @@ class MultiGradient(Stateful):
                 )
             self._adopt()
         concerned = self.objective.has_batch_norm and self.estimator.finite_sum
-        if concerned and "BatchNorm" not in self._warn.given and (layers := self.objective.batch_norms()):
-            self._warn("BatchNorm", batch_norm_message(layers))
+        if concerned and "BatchNorm" not in self.warn.given and (layers := self.objective.batch_norms()):
+            self.warn("BatchNorm", batch_norm_message(layers))
 
     def _new_proposal(self) -> Proposal:
         self._check_model()
@@ -312,7 +312,7 @@ class MultiGradient(Stateful):
         """Return whether the next step is observed: always on request, else now and then for too long a step."""
         if self.watched or self.estimator.observes:
             return True
-        if self.store.reducer is not None or "step" in self._warn.given:  # several processes send no messages for it
+        if self.store.reducer is not None or "step" in self.warn.given:  # several processes send no messages for it
             return False
         return self.t < _FIRST or self.t % _EVERY == 1
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from stimulus_moo import Filtered, MultiGradient, Recursive, Safeguard, StimulusWarning
 from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.replay import ParameterSwap, Snapshot
 from tests.harness import same
@@ -104,3 +110,86 @@ def test_full_precision_switches_autocast_off_and_on_again() -> None:
             assert (a @ a).dtype == torch.float32
         assert (a @ a).dtype == torch.bfloat16
     assert not torch.is_autocast_enabled("cpu")
+
+
+Losses = Callable[[nn.Module, Tensor], Tensor]
+X = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
+
+
+def plain(model: nn.Module, x: Tensor) -> Tensor:
+    return model(x).square().mean(0)
+
+
+def foreign(*, at: int) -> Losses:
+    """Losses during whose evaluation number ``at`` another thread draws from torch's global generator."""
+    calls = 0
+
+    def losses(model: nn.Module, x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            thread = threading.Thread(target=torch.rand, args=(1,))
+            thread.start()
+            thread.join()
+        return plain(model, x)
+
+    return losses
+
+
+def dependent(model: nn.Module, x: Tensor) -> Tensor:
+    """The number of draws depends on the parameters."""
+    if next(model.parameters()).detach().sum() == dependent.start:  # type: ignore[attr-defined]
+        x = x + torch.rand(1)
+    return plain(model, x)
+
+
+def run(losses: Losses, estimator: Any, width: int = 5, *, guard: bool = False, **options: Any) -> list[str]:
+    """Three steps with dropout; returns the messages of the warnings."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, width), nn.Dropout(0.5), nn.Linear(width, 2))
+    dependent.start = next(model.parameters()).detach().sum()  # type: ignore[attr-defined]
+    mg = MultiGradient(model, losses, estimator, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    if guard:
+        Safeguard(optimizer, mg)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", StimulusWarning)
+        for _ in range(3):
+            mg.backward(X)
+            optimizer.step()
+    return [str(warning.message) for warning in caught]
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "staged": {},
+    "in place": {"width": 8192},
+    "batched": {"engine": "batched"},
+    "micro batch": {"micro_batch": 5},
+    "safeguard": {"guard": True},
+}
+
+
+@pytest.mark.parametrize("point", [0, 1])
+@pytest.mark.parametrize("case", CASES)
+def test_a_draw_of_another_thread_is_reported(case: str, point: int) -> None:
+    pieces = 3 if case == "micro batch" else 1
+    found = run(foreign(at=pieces * (1 + point) + 1), Recursive([X], 10), **CASES[case])  # after the anchor
+    assert len(found) == 1
+    assert "torch.Generator of its own" in found[0]
+    assert "at step 1 " in found[0]
+
+
+@pytest.mark.parametrize("at", [3, 4, 5, 6])  # the two halves at x_{t-1}, then at x_t
+def test_a_draw_of_another_thread_is_reported_where_halves_are_compared(at: int) -> None:
+    assert len(run(foreign(at=at), Filtered(probe=1))) == 1
+
+
+def test_draws_that_depend_on_the_parameters_are_reported_once() -> None:
+    found = run(dependent, Recursive([X], 10))
+    assert len(found) == 1
+    assert "depends on its parameters" in found[0]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dropout_alone_is_not_reported(case: str) -> None:
+    assert run(plain, Recursive([X], 10), **CASES[case]) == []

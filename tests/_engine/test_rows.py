@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from stimulus_moo import MinNorm
 from stimulus_moo._engine import rows as rows_module
 from stimulus_moo._engine.rows import Rows, Storage
 
@@ -125,13 +126,13 @@ def test_gramian_counts_only_what_decides_and_sq_norm_counts_all() -> None:
 def test_gramian_in_chunks_is_the_gramian(
     columns: int, size: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows_module, "_CHUNK", 3)
+    monkeypatch.setattr(rows_module, "_CHUNK", 2 * size + 1)
     rows = Rows([torch.zeros(columns)], size, [True], Storage(dtype=kind))
     values = torch.randn(size, columns, generator=torch.Generator().manual_seed(0)).to(kind)
     for s in range(size):
         rows.load(s, [values[s]])
     exact = values.double() @ values.double().T
-    torch.testing.assert_close(rows.gramian(), exact, rtol=0, atol=1e-6 if kind is torch.float32 else 1e-13)
+    torch.testing.assert_close(rows.gramian(), exact, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("size", [2, 9])
@@ -142,6 +143,48 @@ def test_a_gramian_that_overflows_in_float32_is_done_in_float64(size: int, monke
     rows.load(1, [torch.ones(40)])
     expected = torch.tensor([[4e61, 4e31], [4e31, 40.0]], dtype=torch.float64)
     torch.testing.assert_close(rows.gramian()[:2, :2], expected, rtol=1e-6, atol=0)
+
+
+WIDE = 70_000  # columns; such rows are converted to float64 in several chunks
+
+
+def wide(values: Tensor) -> Rows:
+    rows = Rows([torch.zeros(values.shape[1])], len(values), [True])
+    for s, row in enumerate(values):
+        rows.load(s, [row])
+    return rows
+
+
+def kkt_residual(gramian: Tensor, weights: Tensor) -> float:
+    """How far the weights are from the least norm: max over s of lambda^T G lambda - (G lambda)_s, relative to G."""
+    products = gramian @ weights
+    return float((weights @ products - products.min()).clamp(min=0) / gramian.diagonal().max())
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_weights_of_wide_float32_rows_satisfy_the_kkt_conditions(size: int) -> None:
+    values = torch.randn(size, WIDE, generator=torch.Generator().manual_seed(0)) + 0.2
+    exact = values.double() @ values.double().T
+    assert kkt_residual(exact, MinNorm()(wide(values).gramian())) < 1e-12
+
+
+def test_weights_of_nearly_parallel_wide_rows_are_exact() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shared, *noise = torch.randn(3, WIDE, generator=generator, dtype=torch.float64)
+    orthogonal = [each - each @ shared / (shared @ shared) * shared for each in noise]
+    values = torch.stack([shared + 1e-4 * each for each in orthogonal]).float()
+    exact = MinNorm()(values.double() @ values.double().T)
+    assert 0.1 < float(exact[0]) < 0.9
+    torch.testing.assert_close(MinNorm()(wide(values).gramian()), exact, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-22, 1e-30, 1e22, 1e30])
+def test_weights_of_wide_rows_do_not_depend_on_the_scale(scale: float) -> None:
+    """Squares of such entries are zero or infinite in float32."""
+    values = torch.randn(2, WIDE, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1.0], [1.5]])
+    expected = MinNorm()(wide(values).gramian())
+    found = MinNorm()(wide(values * scale).gramian())
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)  # entries are rounded when they are scaled
 
 
 @settings(max_examples=40, deadline=None)

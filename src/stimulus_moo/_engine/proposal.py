@@ -17,6 +17,7 @@ from stimulus_moo._engine.nonfinite import check_direction
 from stimulus_moo._engine.observation import Observation, Probe, distance
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.transaction import Account, Transaction
+from stimulus_moo._engine.warnings import replay_message
 from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.estimators import Update
 from stimulus_moo.weightings.base import checked
@@ -32,7 +33,8 @@ class Step:
     Attributes:
         losses: the S losses at x_t: over the batch, or over the anchor on an anchor step.
         weights: lambda_t, length S.
-        sq_norm: ||d_t||^2 over all parameters, a 0-d tensor.
+        sq_norm: ||d_t||^2 over all parameters, a 0-d float64 tensor on the CPU, since it may exceed the range of
+            float32.
         anchored: whether this was an anchor step.
         skipped: whether the step met NaN or infinity and was skipped (``on_nonfinite="skip"``); losses, weights and
             sq_norm are then NaN.
@@ -124,6 +126,8 @@ class Proposal:
             self._probe = self._new_probe(self.update)
             self._transaction = Transaction(mg.store, self.update, self._t, replay, self._probe)
             self._transaction.evaluate(batch)
+            if not self._transaction.replayed:
+                mg.warn("replay", replay_message(self._t))
 
     def weigh(self) -> None:
         """Compute weights and direction; an overflow ends up in ``error``. ``commit`` calls this if needed."""
@@ -161,7 +165,7 @@ class Proposal:
                 mg.estimator.learn(observation)
             anchored, length = transaction.update.anchor is not None, float(sq_norm)
             mg.estimator.record(length, anchored=anchored)
-            step = Step(losses, weights.to(losses, copy=True), sq_norm.to(losses), anchored)
+            step = Step(losses, weights.to(losses, copy=True), sq_norm.clone(), anchored)
             counts = mg.samples + account.samples, mg.gradients + account.gradients
 
             def finish() -> None:
@@ -195,7 +199,7 @@ class Proposal:
         mg.objective.write_gradients([None] * len(mg.objective.parameters))
         nothing = torch.full((mg.objective.returned,), torch.nan)
         anchored = self.update is not None and self.update.anchor is not None
-        return Step(nothing, nothing.clone(), torch.tensor(torch.nan), anchored, skipped=True)
+        return Step(nothing, nothing.clone(), torch.tensor(torch.nan, dtype=torch.float64), anchored, skipped=True)
 
     def _choose(self, fresh: bool, look_back: bool) -> Update:
         """Return the estimator's update, changed as asked; it restarts where the rows it needs were lost."""

@@ -19,19 +19,20 @@ class Snapshot:
     """
 
     def __init__(self, model: torch.nn.Module, parameters: Sequence[Tensor]) -> None:
-        self._cpu = torch.get_rng_state()
-        devices = {parameter.device for parameter in parameters if parameter.device.type not in ("cpu", "meta")}
-        self._accelerators = [(device, _device_module(device).get_rng_state(device)) for device in devices]
+        self._devices = list({p.device for p in parameters if p.device.type not in ("cpu", "meta")})  # accelerators
+        self._random = self.random_states()
         self._buffers = [
             (module, {name: (buffer, _copy(buffer)) for name, buffer in module._buffers.items()})
             for module in model.modules()
         ]
 
+    def random_states(self) -> list[Tensor]:
+        """Return the random states of the CPU and of the model's accelerators as they are now."""
+        return [torch.get_rng_state(), *(_device_module(device).get_rng_state(device) for device in self._devices)]
+
     def undrawn(self) -> bool:
         """Return whether no random numbers were drawn since."""
-        return torch.equal(torch.get_rng_state(), self._cpu) and all(
-            torch.equal(_device_module(device).get_rng_state(device), state) for device, state in self._accelerators
-        )
+        return all(map(torch.equal, self.random_states(), self._random))
 
     def untouched(self) -> bool:
         """Return whether no random numbers were drawn and no buffer changed since."""
@@ -45,8 +46,9 @@ class Snapshot:
         )
 
     def restore(self) -> None:
-        torch.set_rng_state(self._cpu)
-        for device, state in self._accelerators:
+        cpu, *others = self._random
+        torch.set_rng_state(cpu)
+        for device, state in zip(self._devices, others, strict=True):
             _device_module(device).set_rng_state(state, device)
         with torch.no_grad():
             for module, buffers in self._buffers:

@@ -15,7 +15,7 @@ from stimulus_moo._engine.objective import reaches_nothing
 from stimulus_moo._engine.storage import Storage, add_rounded
 from stimulus_moo.data.partition import ALL
 
-_CHUNK = 1 << 13  # columns summed in the rows' own precision for the Gramian; chunks are summed in float64
+_CHUNK = 1 << 17  # entries of U converted to float64 at a time for the Gramian: they stay in the processor's cache
 
 
 class Block:
@@ -287,28 +287,25 @@ class Rows:
 
 
 def _gramian(matrix: Tensor) -> Tensor:
-    """Return M M^T in float64.
+    """Return M M^T in float64; entries are converted before they are multiplied, since float32 products may underflow.
 
-    On the CPU, products of float32 are summed in float32 over 8192 columns and then in float64, which is several times
-    faster; a sum that overflows is computed again in float64.
+    On the CPU, NumPy converts the chunks. Torch would do it in threads, which slow down those of the matrix product.
     """
     rows, columns = matrix.shape
-    if rows * columns <= _CHUNK * 8:
+    if rows * columns <= _CHUNK:
         whole = matrix.double()
         return whole @ whole.T
-    if matrix.device.type == "cpu" and matrix.dtype is torch.float32 and columns >= _CHUNK:
-        entries, product = matrix.numpy(), np.zeros((rows, rows))
-        with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, columns, _CHUNK):
-                chunk = entries[:, start : start + _CHUNK]
-                product += chunk @ chunk.T
-        if math.isfinite(product.trace()):
-            return torch.from_numpy(product)
-    total = torch.zeros(rows, rows, dtype=torch.float64, device=matrix.device)
-    for part in matrix.split(32 * _CHUNK, dim=1):
-        part = part.double()
-        total += part @ part.T
-    return total
+    width = max(1, _CHUNK // rows)
+    if matrix.device.type != "cpu":
+        parts = (part.double() for part in matrix.split(32 * width, dim=1))
+        return torch.stack([part @ part.T for part in parts]).sum(0)
+    total, buffer = np.zeros((rows, rows)), np.empty((rows, width))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part in matrix.split(width, dim=1):
+            chunk = buffer[:, : part.shape[1]]
+            np.copyto(chunk, (part.float() if part.dtype is torch.bfloat16 else part).numpy())
+            total += chunk @ chunk.T
+    return torch.from_numpy(total)
 
 
 def _squares(matrix: Tensor) -> Tensor:

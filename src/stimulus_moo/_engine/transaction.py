@@ -67,6 +67,7 @@ class Transaction:
         self.in_place = bool(update.keep) and update.anchor is None and not (store.rows is None or store.rows.staged)
         #: whether an undone update loses U_{t-1}: one rule for all failures, since processes must decide alike
         self.drops = False
+        self.replayed = True  # did the evaluations at both points draw equally many random numbers?
 
     @property
     def rows(self) -> Rows:
@@ -237,16 +238,19 @@ class Transaction:
                 rows.scale(keep)
         if probe is not None:
             probe.begin(halves=any(piece.half for piece in pieces))
+        drawn: list[Tensor] = []  # random states after the evaluation at x_{t-1}
         if update.look_back and self.store.swap is not None:
             earlier = Account()
             with self.store.swap:
                 for piece in pieces:
                     weight = update.before * factor * piece.fraction
                     self._accumulate(piece, weight, earlier, probe, at_previous=True)
+            drawn = self._snapshot.random_states()
             self._snapshot.restore()  # the same random draw at x_t; buffers advance only there
             account.before = earlier.losses
         for piece in pieces:
             self._accumulate(piece, update.now * factor * piece.fraction, account, probe)
+        self.replayed = not drawn or all(map(torch.equal, drawn, self._snapshot.random_states()))
         if not self.in_place:
             self._merge(keep)
 

@@ -1,4 +1,4 @@
-"""Warnings that are given once per object: BatchNorm in training mode, and steps that are far too long."""
+"""Warnings given once per object: BatchNorm in training mode, failed replay of random draws, steps far too long."""
 
 import math
 import sys
@@ -47,6 +47,16 @@ def batch_norm_message(layers: Sequence[str]) -> str:
         f"BatchNorm in training mode makes the samples of a batch depend on each other ({', '.join(layers)}), so the "
         "loss is not a finite sum and the estimate is biased; use GroupNorm or LayerNorm, or call .eval() on these "
         f"layers; see {DOCS}guides/batchnorm.html"
+    )
+
+
+def replay_message(step: int) -> str:
+    return (
+        f"at step {step} the batch was evaluated at two points, and the global random generators of torch were then in "
+        "different states, so the same random numbers could not be replayed; if the model or the losses draw any, the "
+        "estimate is inexact. Another thread draws from a global generator: give it a torch.Generator of its own. Or "
+        "the number of draws in the model depends on its parameters: draw a fixed number; see "
+        f"{DOCS}guides/batchnorm.html"
     )
 
 
