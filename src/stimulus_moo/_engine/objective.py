@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from stimulus_moo._engine.hooks import registered
 from stimulus_moo._engine.nonfinite import non_finite_loss
 from stimulus_moo.data.batches import leading_size, split, tensors
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
@@ -18,10 +19,11 @@ Losses = Callable[[Any, Any], Sequence[Tensor] | Tensor]
 
 
 class Evaluated(NamedTuple):
-    """One forward pass: the S losses as numbers, and with their graphs."""
+    """One forward pass: the S losses as numbers, and with their graphs; were hooks registered meanwhile?"""
 
     losses: Tensor
     graphs: list[Tensor]
+    hooked: bool = False
 
 
 class Objective:
@@ -102,9 +104,10 @@ class Objective:
     def evaluate(self, piece: Any, step: int) -> Evaluated:
         """Run the losses on a piece where the parameters stand now; raise InvalidLosses or NonFiniteError."""
         torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
+        hooks = registered()
         with torch.enable_grad():
             losses = self._scalars(self.losses(self.model, piece))
-        self.returned = len(losses)
+        hooked, self.returned = registered() != hooks, len(losses)
         values = torch.stack([loss.detach() for loss in losses])
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         if not all(map(math.isfinite, values.tolist())):
@@ -112,7 +115,7 @@ class Objective:
         for s, loss in enumerate(losses):
             if not loss.requires_grad:
                 raise reaches_nothing(s)
-        return Evaluated(values, losses)
+        return Evaluated(values, losses, hooked)
 
     def write_gradients(self, direction: Sequence[Tensor | None]) -> None:
         """Write one gradient per trainable parameter into ``p.grad``; frozen parameters have none."""

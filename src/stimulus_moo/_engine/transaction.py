@@ -265,7 +265,7 @@ class Transaction:
         if probe is not None:
             side = probe.side(target.objectives, piece, now=not at_previous)
         if target.staged and not store.sharded:
-            jacobian = store.engine.jacobian(graphs, parameters)
+            jacobian = store.engine.jacobian(graphs, parameters, hooked=evaluated.hooked)
             if side is not None:
                 side.add_jacobian(jacobian)
             if weight:
@@ -273,6 +273,6 @@ class Transaction:
         else:
             self.written |= self.in_place and weight != 0.0
             self.accumulator = Accumulator(target, weight, self.step, side)
-            store.engine.stream(graphs, parameters, self.accumulator)
+            store.engine.stream(graphs, parameters, self.accumulator, hooked=evaluated.hooked)
             target.settle()
         account.add(evaluated.losses, piece.size)
