@@ -94,7 +94,7 @@ class Engine:
 
         Vectorised, that code would get tensors that are no plain ones, and reading their ``.data`` ends the process.
         """
-        found = HOOKED if hooked else find_python(losses, parameters, saved=self._first)
+        found = find_python(losses, parameters, saved=self._first) or (HOOKED if hooked else None)
         self._first = False
         if found is not None:
             self.give_up(f"{found}, and Python code in a backward pass needs plain tensors")

@@ -50,6 +50,8 @@ def find_python(losses: Sequence[Tensor], parameters: Iterable[Tensor], *, saved
                 nodes.append(child)
     for kind in set(map(type, nodes)) - _native:
         if issubclass(kind, BackwardCFunction):
+            if kind.__name__ == "CompiledFunctionBackward":
+                return "a part of it was compiled by torch.compile, which runs its backward pass from Python"
             return f"its graph has the node {kind.__name__}, whose backward pass is Python code"
         _native.add(kind)
     if saved and any(map(_unpacks, nodes)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from stimulus_moo._engine.accumulator import Accumulator
 from stimulus_moo._engine.compiled import evaluate_compiled
 from stimulus_moo._engine.observation import Piece, Probe, length
+from stimulus_moo._engine.precompiled import keep_buffers
 from stimulus_moo._engine.replay import ParameterSwap, Snapshot
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
@@ -77,10 +78,11 @@ class Transaction:
         """Build U_t from U_{t-1} and the gradients; ``account`` has what it cost and saw."""
         if self.store.reducer is not None:
             self.store.reducer.begin(self, batch)
-        if self.update.anchor is not None:
-            self._evaluate_anchor()
-        else:
-            self._evaluate_batch(batch)
+        with keep_buffers() if self.store.objective.compiled else nullcontext():
+            if self.update.anchor is not None:
+                self._evaluate_anchor()
+            else:
+                self._evaluate_batch(batch)
 
     def commit(self, *, remember_rows: bool, remember_point: bool) -> None:
         """Make the update final: U_t replaces U_{t-1} and x_t replaces x_{t-1}. Idempotent."""

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.objective import Losses, Objective
+from stimulus_moo._engine.precompiled import original
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo.anchors import FullPass
@@ -84,6 +85,7 @@ class Run:
         self._last: tuple[Any] | None = None  # the batch of the last step, which may be None
         names = ("model", "optimizer", "scheduler", "multigradient", "clock", "guard", "schedule", "history")
         self._parts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        self._parts["model"] = original(model)  # whose names do not tell whether it was compiled
 
     def advance(self, done: float = 0.0) -> None:
         """Take one step and record it; ``done`` is the fraction of the run that is done, if known."""
