@@ -53,6 +53,7 @@ class NonFiniteError(StimulusError, ArithmeticError):
     def __init__(self, message: str, *, objective: int, step: int) -> None:
         super().__init__(message)
         self.objective, self.step = objective, step
+        self.objectives = 0  # S, where another process has found it; it may not be known here
 
 
 class ModelChanged(StimulusError, RuntimeError):

@@ -53,6 +53,7 @@ class MultiGradient(Stateful):
             without convolutions. ``"compiled"``: both points and all rows in one function by ``torch.compile``, fastest
             for small models; compiling takes several seconds per shape of a batch. ``"auto"``: rowwise or batched, by
             the model's size and layers. An engine that does not support a model falls back to rowwise with one warning.
+            Hooks and autograd functions written in Python always run by single rows, so that they get plain tensors.
         process_group: the processes of ``torch.distributed`` that make every step together, each with its part of the
             batch and of the anchor; default all of them after ``init_process_group``, else this process on its own.
         shard: split U over these processes, which divides its memory by their number.

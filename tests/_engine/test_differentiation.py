@@ -112,7 +112,7 @@ def test_the_compiled_function_is_really_used() -> None:
     (known,) = [known for known in mg.store.compiler._known.values() if known is not None]
     calls = []
     mg.store.compiler._known = {
-        key: type(known)(lambda *a: calls.append(1) or known.function(*a), known.reach)
+        key: known._replace(function=lambda *a: calls.append(1) or known.function(*a))
         for key in mg.store.compiler._known
     }
     mg.backward(BATCHES[3])
@@ -235,6 +235,25 @@ def test_code_that_cannot_be_traced_is_not_compiled() -> None:
     with pytest.warns(StimulusWarning, match="it could not be compiled"):
         mg.backward(BATCHES[1])
     assert mg.engine == "rowwise"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("uncompiled")
+def test_a_python_number_that_changes_is_not_compiled_again_and_again() -> None:
+    def anneal(engine: str) -> tuple[Tensor, str]:
+        model, now = two_heads(), {"beta": 0.0}
+        mg = MultiGradient(
+            model, lambda m, b: [loss * (1 + now["beta"]) for loss in losses(m, b)], MiniBatch(), engine=engine
+        )
+        for step, batch in enumerate(BATCHES[:12]):
+            now["beta"] = step / 100
+            mg.backward(batch)
+        return torch.cat([p.grad.flatten() for p in model.parameters()]), mg.engine
+
+    with pytest.warns(StimulusWarning, match="a Python value that its losses use has changed") as said:
+        found, engine = anneal("compiled")
+    assert (len(said), engine) == (1, "rowwise")
+    assert torch.equal(found, anneal("rowwise")[0])
 
 
 def test_a_missing_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:

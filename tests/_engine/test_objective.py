@@ -202,3 +202,11 @@ def test_a_refused_adoption_changes_nothing() -> None:
         objective.adopt()
     assert (objective.names, objective.decisive) == (names, decisive)
     assert decisive == [True, True, False, False, False, False]
+
+
+def test_lazy_parameters_are_refused_until_a_forward_pass() -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.Tanh(), nn.Linear(3, 2))
+    with pytest.raises(InvalidOption, match=r"parameters must be initialized, found 0\.weight .* run one forward pass"):
+        Objective(model, two_losses)
+    model(torch.ones(2, 4))
+    assert Objective(model, two_losses).dimension == 4 * 3 + 3 + 3 * 2 + 2

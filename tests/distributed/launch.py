@@ -57,7 +57,8 @@ def quick_starter() -> Any:
     """Return a context whose processes start with everything slow imported; torch.optim imports torch._dynamo."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "stimulus_moo.lab.cli", "tests.distributed.paths"])
-    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])  # the server knows sys.path only after its imports
+    root = Path(__file__).parents[2]
+    os.environ["PYTHONPATH"] = f"{root / 'src'}{os.pathsep}{root}"  # the server knows sys.path only after its imports
     return context
 
 

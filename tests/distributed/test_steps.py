@@ -93,6 +93,28 @@ def test_processes_without_samples_take_part() -> None:
         assert all(torch.allclose(path, alone, rtol=0, atol=1e-12) for path in paths)
 
 
+def skips_without_a_sample(method: str) -> list[Any]:
+    """Rank 1 has nothing to evaluate when the first step of rank 0 meets NaN; both then go on."""
+    mine = dist.get_rank() == 0
+    anchor: list[Any] = [tuple(column * torch.nan for column in COLUMNS)] if mine else []
+    model = two_heads()
+    estimator = MiniBatch() if method == "batch" else Recursive(anchor, period=4)
+    mg = MultiGradient(model, two_losses, estimator, on_nonfinite="skip")
+    step = mg.backward(tuple(column[:4] * torch.nan for column in COLUMNS) if mine else None)
+    untouched = all(p.grad is None for p in model.parameters())
+    found = [step.skipped, len(step.losses), len(step.weights), float(step.losses.isnan().sum()), mg.skipped, untouched]
+    anchor[:] = [COLUMNS] if mine else []
+    after = mg.backward(tuple(column[:4] for column in COLUMNS) if mine else None)
+    return [*found, after.skipped, after.losses.tolist()]
+
+
+@pytest.mark.parametrize("method", ["batch", "anchor"])
+def test_all_processes_skip_alike_where_one_has_nothing_to_evaluate(method: str) -> None:
+    first, second = values(skips_without_a_sample, 2, method)
+    assert first[:-1] == [True, 2, 2, 2.0, 1, True, False]
+    assert first == second
+
+
 class Branches(nn.Module):
     """A model of which a batch reaches one branch or the other, by the sign of its first number."""
 

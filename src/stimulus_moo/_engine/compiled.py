@@ -14,6 +14,7 @@ from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten
 
 from stimulus_moo._engine.differentiation import Engine, autocasts, full_precision, rowwise
+from stimulus_moo._engine.hooks import hooks_of
 from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.objective import Objective
 from stimulus_moo._engine.replay import ParameterSwap, Snapshot
@@ -41,11 +42,30 @@ AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
 Function = Callable[..., tuple[Tensor, Tensor | None, list[Tensor]]]
 
 
+class Seal:
+    """Refuses to trace a function again once it is closed.
+
+    torch.compile traces again where a Python value has changed that the losses use: the new version would not have been
+    compared with single rows, and a value that changes at every step would be compiled at every step.
+    """
+
+    def __init__(self) -> None:
+        self.closed = self.broken = False
+
+    def traced(self) -> bool:
+        """Called at tracing only, which takes the result as a constant."""
+        self.broken = self.closed
+        if self.broken:
+            raise RuntimeError("a function that was compiled and compared would have to be compiled again")
+        return True
+
+
 class CompiledRows(NamedTuple):
     """A compiled update that has been seen to agree with single rows, and what it reaches."""
 
     function: Function
     reach: list[int]
+    seal: Seal
 
 
 class _Losses(torch.nn.Module):
@@ -67,13 +87,16 @@ def compile_rows(
     names: Sequence[str],
     objectives: int,
     layout: Sequence[tuple[list[int], list[int]]],
+    seal: Seal,
 ) -> Function:
     """Return U_t = keep U_{t-1} + now J(x_t) + before J(x_{t-1}) as a function; the first call compiles it.
 
-    ``layout`` has for each block its objectives, and the parameters whose gradients are its columns.
+    ``layout`` has for each block its objectives, and the parameters whose gradients are its columns. ``seal``, once it
+    is closed, refuses further compilations.
     """
     wrapped = _Losses(model, losses)
     keys = [f"model.{name}" for name in names]
+    traced = torch.compiler.assume_constant_result(lambda: seal.traced())
 
     def jacobian(parameters: Sequence[Tensor], batch: Any) -> tuple[Tensor, list[Tensor]]:
         def values(point: Sequence[Tensor]) -> Tensor:
@@ -95,6 +118,7 @@ def compile_rows(
         weights: Tensor,
         rows: Sequence[Tensor] | None,
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        traced()
         keep, now, before = weights.unbind()
         found, blocks = jacobian(parameters, batch)
         earlier = None
@@ -143,17 +167,20 @@ class Compiler:
         expected = Rows(objective.parameters, like.objectives, objective.decisive)
         expected.make_room(like.layout)
         try:
-            self._add_rows(batch, expected, 1.0, step)
+            if self._add_rows(batch, expected, 1.0, step):
+                return None
             if previous is not None:
                 with ParameterSwap(objective.parameters, previous):
-                    self._add_rows(batch, expected, 0.5, step)
+                    if self._add_rows(batch, expected, 0.5, step):
+                        return None
             if not snapshot.untouched():
                 engine.give_up("it draws random numbers or changes its buffers in a forward pass")
                 return None
         finally:
             snapshot.restore()
         layout = [(block.objectives, block.members) for block in expected.blocks]
-        function = compile_rows(objective.model, objective.losses, objective.names, like.objectives, layout)
+        seal = Seal()
+        function = compile_rows(objective.model, objective.losses, objective.names, like.objectives, layout, seal)
         # sums, since a difference of near points has few digits to compare
         weights = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
         zero = [torch.zeros_like(block.matrix) for block in expected.blocks] if keep else None
@@ -169,13 +196,18 @@ class Compiler:
             engine.give_up("compiled, it gives other gradients; does it use parameters from outside the model?")
             return None
         logger.debug("compiled the losses for batches like that of step %d", step)
-        return CompiledRows(function, expected.reach)
+        seal.closed = True
+        return CompiledRows(function, expected.reach, seal)
 
-    def _add_rows(self, piece: Any, rows: Rows, weight: float, step: int) -> None:
-        graphs = self.objective.evaluate(piece, step).graphs
+    def _add_rows(self, piece: Any, rows: Rows, weight: float, step: int) -> bool:
+        """Add single rows; or return True, and give up, where the backward pass runs Python code."""
+        _, graphs, hooked = self.objective.evaluate(piece, step)
+        if self.engine.refuses(graphs, self.objective.parameters, hooked):
+            return True
         with full_precision(self.objective.devices):
             for objective, row in enumerate(rowwise(graphs, self.objective.parameters)):
                 rows.add(objective, row, weight)
+        return False
 
 
 def evaluate_compiled(transaction: Transaction, batch: Any, size: int, keep: float, factor: float) -> bool:
@@ -196,7 +228,16 @@ def evaluate_compiled(transaction: Transaction, batch: Any, size: int, keep: flo
         return False
     old = [block.matrix for block in like.blocks] if keep else None
     weights = torch.tensor([keep, update.now * factor, update.before * factor], dtype=torch.float64)
-    losses, before, matrices = compiled.function(store.objective.parameters, previous, batch, weights, old)
+    try:
+        losses, before, matrices = compiled.function(store.objective.parameters, previous, batch, weights, old)
+    except Exception:
+        if not compiled.seal.broken:
+            raise
+        store.engine.give_up(
+            "a Python value that its losses use has changed, which would be compiled anew at every change; pass such "
+            "values as tensors in the batch"
+        )
+        return False
     if not all(map(finite, (losses, *matrices))):
         return False
     pending, store.spare = store.spare, None
@@ -237,4 +278,4 @@ def kind_of(batch: Any, model: torch.nn.Module) -> tuple[Any, ...] | None:
             described.append(leaf)
         else:
             return None
-    return (structure, *described, *(module.training for module in model.modules()))
+    return (structure, *described, *(module.training for module in model.modules()), *hooks_of(model))

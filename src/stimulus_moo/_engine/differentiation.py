@@ -15,6 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from stimulus_moo._engine.hooks import find_python
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo.data.partition import ALL
@@ -34,6 +35,8 @@ ENGINES = ("auto", "rowwise", "batched", "compiled")
 BATCHED_OBJECTIVES = 3
 BATCHED_ENTRIES = 1 << 22
 
+HOOKED = "hooks are registered while its losses are evaluated"
+
 
 class Jacobian(NamedTuple):
     """The gradients of S losses, one per parameter or None: in S rows, or stacked [S, *shape]."""
@@ -49,17 +52,23 @@ class Engine:
         self.name = name
         self.model = model
         self._chosen = name == "auto"  # by the rule, not by the user
+        self._first = True  # is this the first graph that is looked at?
 
-    def jacobian(self, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> Jacobian:
-        """Return the gradients of all losses, for a model small enough to hold all rows at once."""
+    def jacobian(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], *, hooked: bool = False) -> Jacobian:
+        """Return the gradients of all losses, for a model small enough to hold all rows at once.
+
+        ``hooked`` says that hooks were registered while the losses were evaluated, so that their graph may have some.
+        """
         with full_precision({parameter.device for parameter in parameters}):
-            stacked = self._stacked(losses, parameters)
+            stacked = self._stacked(losses, parameters, hooked)
             return Jacobian(list(rowwise(losses, parameters)) if stacked is None else (), stacked)
 
-    def stream(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Accumulator) -> None:
+    def stream(
+        self, losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Accumulator, *, hooked: bool = False
+    ) -> None:
         """Give the sink the gradients of all losses, for a model whose rows must not be held twice."""
         with full_precision({parameter.device for parameter in parameters}):
-            stacked = self._stacked(losses, parameters)
+            stacked = self._stacked(losses, parameters, hooked)
             if stacked is not None:
                 sink.take_stacked(stacked)
             elif sink.rows.partition == ALL and can_stream(self.model, parameters):
@@ -85,12 +94,25 @@ class Engine:
             warnings.warn(message, StimulusWarning, stacklevel=2)
         self.name = "rowwise"
 
-    def _stacked(self, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor | None] | None:
+    def refuses(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], hooked: bool) -> bool:
+        """Give up, and return True, where the backward pass runs Python code.
+
+        Vectorised, that code would get tensors that are no plain ones, and reading their ``.data`` ends the process.
+        """
+        found = find_python(losses, parameters, saved=self._first) or (HOOKED if hooked else None)
+        self._first = False
+        if found is not None:
+            self.give_up(f"{found}, and Python code in a backward pass needs plain tensors")
+        return found is not None
+
+    def _stacked(
+        self, losses: Sequence[Tensor], parameters: Sequence[Tensor], hooked: bool
+    ) -> list[Tensor | None] | None:
         """Return the gradients from one vectorised pass; None where single rows are to be computed."""
         if self.name == "auto":
             self.name = choose(self.model, parameters, len(losses))
             logger.debug("engine %s chosen for %d objectives", self.name, len(losses))
-        if self.name != "batched":
+        if self.name != "batched" or self.refuses(losses, parameters, hooked):
             return None
         try:
             gradients = batched(losses, parameters)

@@ -8,8 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
+from stimulus_moo._engine.hooks import registered
 from stimulus_moo._engine.nonfinite import non_finite_loss
+from stimulus_moo._engine.precompiled import forget_compiled, gives_buffers_away, is_compiled, keep_buffers, plain_name
+from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo.data.batches import leading_size, split, tensors
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
 from stimulus_moo.options import positive_integer
@@ -18,10 +22,11 @@ Losses = Callable[[Any, Any], Sequence[Tensor] | Tensor]
 
 
 class Evaluated(NamedTuple):
-    """One forward pass: the S losses as numbers, and with their graphs."""
+    """One forward pass: the S losses as numbers, and with their graphs; were hooks registered meanwhile?"""
 
     losses: Tensor
     graphs: list[Tensor]
+    hooked: bool = False
 
 
 class Objective:
@@ -56,10 +61,15 @@ class Objective:
 
     def adopt(self) -> None:
         """Adopt the model's current trainable parameters; raise InvalidOption where they or ``shared`` do not fit."""
-        trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        trainable = {plain_name(name): p for name, p in self.model.named_parameters() if p.requires_grad}
         if not trainable:
             raise InvalidOption("model must have at least one parameter with requires_grad=True, found none")
         for name, parameter in trainable.items():
+            if is_lazy(parameter):
+                raise InvalidOption(
+                    f"parameters must be initialized, found {name} of a lazy module; run one forward pass first, say "
+                    "model(x), so that its shape is known"
+                )
             if not parameter.dtype.is_floating_point:
                 raise InvalidOption(f"parameters must be real floating point, found {name} of {parameter.dtype}")
         self.decisive = self._decisive(list(trainable.values()))  # whose gradients decide the weights
@@ -69,7 +79,8 @@ class Objective:
         self.dimension = sum(parameter.numel() for parameter in self.parameters)  # P
         self.devices = {parameter.device for parameter in self.parameters}
         self._signature = [_signature(parameter) for parameter in self.parameters]
-        self._batch_norms = {n: m for n, m in self.model.named_modules() if isinstance(m, _BatchNorm)}
+        self._batch_norms = {plain_name(n): m for n, m in self.model.named_modules() if isinstance(m, _BatchNorm)}
+        self.compiled = is_compiled(self.model, self.losses)  # by the user
         self.has_batch_norm = bool(self._batch_norms)
         self.narrow = any(parameter.element_size() < 4 for parameter in self.parameters)  # half precision
 
@@ -102,9 +113,10 @@ class Objective:
     def evaluate(self, piece: Any, step: int) -> Evaluated:
         """Run the losses on a piece where the parameters stand now; raise InvalidLosses or NonFiniteError."""
         torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
+        hooks = registered()
         with torch.enable_grad():
-            losses = self._scalars(self.losses(self.model, piece))
-        self.returned = len(losses)
+            losses = self._run_compiled(piece) if self.compiled else self._scalars(self.losses(self.model, piece))
+        hooked, self.returned = registered() != hooks, len(losses)
         values = torch.stack([loss.detach() for loss in losses])
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         if not all(map(math.isfinite, values.tolist())):
@@ -112,7 +124,18 @@ class Objective:
         for s, loss in enumerate(losses):
             if not loss.requires_grad:
                 raise reaches_nothing(s)
-        return Evaluated(values, losses)
+        return Evaluated(values, losses, hooked)
+
+    def _run_compiled(self, piece: Any) -> list[Tensor]:
+        """Run losses that the user has compiled; what was compiled for a single backward pass is compiled again."""
+        snapshot = Snapshot(self.model, self.parameters)
+        with keep_buffers():
+            losses = self._scalars(self.losses(self.model, piece))
+            if len(losses) > 1 and gives_buffers_away(losses):
+                snapshot.restore()
+                forget_compiled()
+                losses = self._scalars(self.losses(self.model, piece))
+        return losses
 
     def write_gradients(self, direction: Sequence[Tensor | None]) -> None:
         """Write one gradient per trainable parameter into ``p.grad``; frozen parameters have none."""

@@ -197,7 +197,8 @@ class Proposal:
         if not mg.policy.skips(error):
             raise error
         mg.objective.write_gradients([None] * len(mg.objective.parameters))
-        nothing = torch.full((mg.objective.returned,), torch.nan)
+        objectives = mg.objective.count or mg.objective.returned or error.objectives
+        nothing = torch.full((objectives,), torch.nan)
         anchored = self.update is not None and self.update.anchor is not None
         return Step(nothing, nothing.clone(), torch.tensor(torch.nan, dtype=torch.float64), anchored, skipped=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from stimulus_moo._engine.accumulator import Accumulator
 from stimulus_moo._engine.compiled import evaluate_compiled
 from stimulus_moo._engine.observation import Piece, Probe, length
+from stimulus_moo._engine.precompiled import keep_buffers
 from stimulus_moo._engine.replay import ParameterSwap, Snapshot
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
@@ -79,10 +80,11 @@ class Transaction:
         """Build U_t from U_{t-1} and the gradients; ``account`` has what it cost and saw."""
         if self.store.reducer is not None:
             self.store.reducer.begin(self, batch)
-        if self.update.anchor is not None:
-            self._evaluate_anchor()
-        else:
-            self._evaluate_batch(batch)
+        with keep_buffers() if self.store.objective.compiled else nullcontext():
+            if self.update.anchor is not None:
+                self._evaluate_anchor()
+            else:
+                self._evaluate_batch(batch)
 
     def commit(self, *, remember_rows: bool, remember_point: bool) -> None:
         """Make the update final: U_t replaces U_{t-1} and x_t replaces x_{t-1}. Idempotent."""
@@ -270,13 +272,13 @@ class Transaction:
         if probe is not None:
             side = probe.side(target.objectives, piece, now=not at_previous)
         if target.staged and not store.sharded:
-            jacobian = store.engine.jacobian(graphs, parameters)
+            jacobian = store.engine.jacobian(graphs, parameters, hooked=evaluated.hooked)
             if side is not None:
                 side.add_jacobian(jacobian)
             if weight:
                 target.add_jacobian(jacobian, weight)
         else:
             self.accumulator = Accumulator(target, weight, self.step, side)
-            store.engine.stream(graphs, parameters, self.accumulator)
+            store.engine.stream(graphs, parameters, self.accumulator, hooked=evaluated.hooked)
             target.settle()
         account.add(evaluated.losses, piece.size)

@@ -159,7 +159,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def describe(error: BaseException) -> dict[str, Any]:
     """Return what other processes are told about an error."""
     found = {"type": type(error).__name__, "message": str(error)}
-    return {**found, "objective": error.objective} if isinstance(error, NonFiniteError) else found
+    if isinstance(error, NonFiniteError):
+        return {**found, "objective": error.objective, "objectives": error.objectives}
+    return found
 
 
 def told(rank: int, description: dict[str, Any], step: int) -> StimulusError:
@@ -167,7 +169,9 @@ def told(rank: int, description: dict[str, Any], step: int) -> StimulusError:
     message = f"rank {rank}: {description['message']}"
     kind = getattr(errors, description["type"], None)
     if kind is NonFiniteError:
-        return NonFiniteError(message, objective=description["objective"], step=step)
+        error = NonFiniteError(message, objective=description["objective"], step=step)
+        error.objectives = description["objectives"]
+        return error
     if isinstance(kind, type) and issubclass(kind, StimulusError) and not issubclass(kind, DistributedError):
         return kind(message)
     return RankFailed(

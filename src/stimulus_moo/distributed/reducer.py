@@ -20,7 +20,7 @@ from stimulus_moo.anchors.variance import GROUPS, Spread
 from stimulus_moo.distributed.fingerprint import Fingerprint, fingerprint_of, require_same, structure_of
 from stimulus_moo.distributed.group import Group, describe, told
 from stimulus_moo.distributed.sharded_rows import ShardedRows
-from stimulus_moo.errors import DistributedError, InvalidLosses, InvalidOption, RankMismatch
+from stimulus_moo.errors import DistributedError, InvalidLosses, InvalidOption, NonFiniteError, RankMismatch
 
 #: Entries of U in one message; a larger U is summed in parts.
 BUCKET = 1 << 22
@@ -147,6 +147,8 @@ class AllReduce:
         """Tell the other processes that the step failed here, if they still wait for our part."""
         if isinstance(error, DistributedError) or not self._awaited:
             return
+        if isinstance(error, NonFiniteError):
+            error.objectives = store.objective.returned
         try:
             if self._compared:
                 self._send_failure(store)

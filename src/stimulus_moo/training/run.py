@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.objective import Losses, Objective
+from stimulus_moo._engine.precompiled import original
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo.anchors import FullPass
@@ -99,6 +100,7 @@ class Run:
         self._last: tuple[Any] | None = None  # the batch of the last step, which may be None
         names = ("model", "optimizer", "scheduler", "multigradient", "clock", "guard", "schedule", "history")
         self._parts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        self._parts["model"] = original(model)  # whose names do not tell whether it was compiled
         objective, source = self.multigradient.objective, settings.source
         shared = [name for name, counts in zip(objective.names, objective.decisive, strict=True) if counts]
         #: what decides the path of the run, described before it begins
@@ -106,9 +108,7 @@ class Run:
             "method": method.name,
             "n": len(source) if source.finite else None,
             "guard": guard,
-            **{
-                name: _described(value) for name, value in vars(settings).items() if name not in ("source", "partition")
-            },
+            **{name: _described(value) for name, value in vars(settings).items() if name not in _PLACES},
             "data": describe_data(source),
             "losses": describe(losses),
             "weighting": describe(self.multigradient.weighting),
