@@ -9,6 +9,7 @@ from torch import Tensor
 
 from stimulus_moo._engine import saved_state
 from stimulus_moo._engine.differentiation import ENGINES, Engine
+from stimulus_moo._engine.exclusive import Exclusive, evaluating, exclusive
 from stimulus_moo._engine.memory import MemoryEstimate, estimate_memory
 from stimulus_moo._engine.nonfinite import SkipPolicy
 from stimulus_moo._engine.objective import Losses, Objective
@@ -104,6 +105,7 @@ class MultiGradient(Stateful):
             raise InvalidOption(
                 f"estimator must be an Estimator such as Recursive(anchor, period) or MiniBatch(), found {estimator!r}"
             )
+        self.exclusive = Exclusive()
         self._group, self._shard = find_group(process_group, shard), shard
         self.estimator = estimator
         self.weighting = as_weighting(MinNorm() if weighting is None else weighting)
@@ -130,6 +132,7 @@ class MultiGradient(Stateful):
         self._proposal: Proposal | None = None  # the last one
         self._supervisor: Any = None
 
+    @exclusive
     def backward(self, batch: Any = None) -> Step:
         """Estimate, weigh, and write d_t into every ``p.grad``; return the record of this step.
 
@@ -140,6 +143,7 @@ class MultiGradient(Stateful):
             InvalidBatch, InvalidLosses, InvalidWeights: an input does not fit; the message says which.
             NonFiniteError: a loss, a gradient or the direction is NaN or infinite, and is not to be skipped.
             ModelChanged: parameters were added, removed, frozen, cast or moved since the last call.
+            ConcurrentUse: another thread is using this object, or ``losses`` called it; that step is not disturbed.
             DistributedError: the processes could not make this step together; what one raises, all raise.
         """
         if self._supervisor is not None:
@@ -154,6 +158,7 @@ class MultiGradient(Stateful):
             self._warn("step", message)
         return step
 
+    @exclusive
     def propose(self, batch: Any = None, *, fresh: bool = False, look_back: bool = False) -> Proposal:
         """Evaluate a step that is not final until it is committed; ``backward`` is both at once.
 
@@ -171,12 +176,14 @@ class MultiGradient(Stateful):
         proposal.evaluate(batch, fresh=fresh, look_back=look_back)
         return proposal
 
+    @exclusive
     def compare(self, batch: Any) -> Proposal:
         """Evaluate a batch here and at x_{t-1} without changing the rows; the proposal is for looking at only."""
         proposal = self._new_proposal()
         proposal.evaluate(batch, update=Update(keep=float(self.store.rows is not None), now=0.0, look_back=True))
         return proposal
 
+    @exclusive
     def discard(self) -> None:
         """Discard the open proposal, if there is one."""
         if self._proposal is not None and self._proposal.open:
@@ -238,6 +245,7 @@ class MultiGradient(Stateful):
         """
         return self.policy.total
 
+    @exclusive
     def reset(self) -> None:
         """Restart the estimator from the model as it is now; counters and the weighting continue."""
         self.discard()
@@ -245,10 +253,12 @@ class MultiGradient(Stateful):
         self.t = 0
         self.weights = self.sq_norm = None
 
+    @exclusive
     def rows(self) -> list[dict[str, Tensor]]:
         """Return copies of the rows u_t^s that the estimator keeps, by parameter name; empty where it keeps none."""
         return self.store.saved_rows()
 
+    @evaluating
     def memory_estimate(self, batch: Any = None, *, objectives: int | None = None) -> MemoryEstimate:
         """Estimate the memory needed beyond the model, the optimizer and the activations.
 
@@ -266,6 +276,7 @@ class MultiGradient(Stateful):
         """
         return estimate_memory(self.store, self.estimator, self.t, batch, objectives)
 
+    @exclusive
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides the future, as copies that load with ``torch.load(weights_only=True)``.
 
@@ -278,6 +289,7 @@ class MultiGradient(Stateful):
         """Raise StateMismatch if ``state`` does not fit this object, naming the entry and the parameter."""
         saved_state.check(self, state, path)
 
+    @exclusive
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved state, also into a fresh object; the model's parameters are not part of it.
 

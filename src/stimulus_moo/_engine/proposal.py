@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from stimulus_moo._engine.differentiation import full_precision
+from stimulus_moo._engine.exclusive import evaluating, exclusive
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.nonfinite import check_direction
 from stimulus_moo._engine.observation import Observation, Probe, distance
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.transaction import Account, Transaction
-from stimulus_moo.errors import InvalidOption, NonFiniteError
+from stimulus_moo.errors import InvalidOption, NonFiniteError, NotCopyable
 from stimulus_moo.estimators import Update
 from stimulus_moo.weightings.base import checked
 
@@ -72,6 +73,7 @@ class Proposal:
 
     def __init__(self, multigradient: MultiGradient, *, observes: bool) -> None:
         mg = self._mg = multigradient
+        self.exclusive = mg.exclusive
         self.update: Update | None = None
         self.wanted: Update | None = None
         self.error: NonFiniteError | None = None
@@ -88,6 +90,11 @@ class Proposal:
         self._snapshot = Snapshot(mg.objective.model, mg.objective.parameters)
         self._engine = mg.store.engine.name
         self._states = [(part, part.state_dict()) for part in mg.stateful_parts]
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.open:
+            raise NotCopyable("a MultiGradient with an open proposal cannot be copied; commit or discard it first")
+        return self.__dict__
 
     @property
     def observation(self) -> Observation | None:
@@ -108,6 +115,7 @@ class Proposal:
         transaction = self._transaction
         return transaction is not None and transaction.update.look_back and transaction.account.before is None
 
+    @evaluating
     def evaluate(
         self, batch: Any, *, fresh: bool = False, look_back: bool = False, update: Update | None = None
     ) -> None:
@@ -125,6 +133,7 @@ class Proposal:
             self._transaction = Transaction(mg.store, self.update, self._t, replay, self._probe)
             self._transaction.evaluate(batch)
 
+    @evaluating
     def weigh(self) -> None:
         """Compute weights and direction; an overflow ends up in ``error``. ``commit`` calls this if needed."""
         mg, rows = self._mg, None if self._transaction is None else self._transaction.pending
@@ -139,6 +148,7 @@ class Proposal:
                 check_direction(direction, sq_norm, rows, weights, self._t)
             self._combined = weights, direction, sq_norm
 
+    @exclusive
     def commit(self) -> Step:
         """Weigh the objectives, write d_t into every ``p.grad`` and make the step final.
 
@@ -182,6 +192,7 @@ class Proposal:
                 raise
         return step
 
+    @exclusive
     def discard(self) -> None:
         """Leave everything as it was before ``propose``. Idempotent; does nothing after ``commit``."""
         if self.open:
