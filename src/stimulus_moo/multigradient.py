@@ -129,7 +129,7 @@ class MultiGradient(Stateful):
         self._watched = False
         self.policy = SkipPolicy(on_nonfinite)
         self._warn = WarnOnce()
-        self._proposal: Proposal | None = None  # the last one
+        self.proposal: Proposal | None = None  # the last one
         self._supervisor: Any = None
 
     @exclusive
@@ -186,8 +186,8 @@ class MultiGradient(Stateful):
     @exclusive
     def discard(self) -> None:
         """Discard the open proposal, if there is one."""
-        if self._proposal is not None and self._proposal.open:
-            self._proposal.discard()
+        if self.proposal is not None:
+            self.proposal.discard()
 
     def attach(self, supervisor: Any) -> None:
         """Let the ``backward(batch)`` of a supervisor, such as ``Safeguard``, drive the steps, until ``detach``."""
@@ -249,7 +249,7 @@ class MultiGradient(Stateful):
     def reset(self) -> None:
         """Restart the estimator from the model as it is now; counters and the weighting continue."""
         self.discard()
-        self._adopt()
+        self.adopt()
         self.t = 0
         self.weights = self.sq_norm = None
 
@@ -287,7 +287,7 @@ class MultiGradient(Stateful):
 
     def check_state(self, state: Any, path: str = "MultiGradient") -> None:
         """Raise StateMismatch if ``state`` does not fit this object, naming the entry and the parameter."""
-        saved_state.check(self, state, path)
+        saved_state.check_for_current_model(self, state, path)
 
     @exclusive
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -296,10 +296,10 @@ class MultiGradient(Stateful):
         Raises:
             StateMismatch: it belongs to another model, estimator or weighting; nothing has changed then.
         """
+        self.check_state(state)
         self.discard()
         if not self.objective.unchanged():
-            self._adopt()
-        self.check_state(state)
+            self.adopt()
         saved_state.load(self, state)
 
     def _check_model(self) -> None:
@@ -309,7 +309,7 @@ class MultiGradient(Stateful):
                     "the model's trainable parameters are not those of the last step (added, removed, frozen, cast or "
                     "moved); call reset() to restart the estimator from the model as it is now"
                 )
-            self._adopt()
+            self.adopt()
         concerned = self.objective.has_batch_norm and self.estimator.finite_sum
         if concerned and "BatchNorm" not in self._warn.given and (layers := self.objective.batch_norms()):
             self._warn("BatchNorm", batch_norm_message(layers))
@@ -317,8 +317,8 @@ class MultiGradient(Stateful):
     def _new_proposal(self) -> Proposal:
         self._check_model()
         self.discard()
-        self._proposal = Proposal(self, observes=self._observes())
-        return self._proposal
+        self.proposal = Proposal(self, observes=self._observes())
+        return self.proposal
 
     def _observes(self) -> bool:
         """Return whether the next step is observed: always on request, else now and then for too long a step."""
@@ -328,7 +328,8 @@ class MultiGradient(Stateful):
             return False
         return self.t < _FIRST or self.t % _EVERY == 1
 
-    def _adopt(self) -> None:
+    def adopt(self) -> None:
+        """Continue with the parameters that are trainable now, without rows; called by the library."""
         self.objective.adopt()
         self.store = self._new_store(self.store.engine)
 

@@ -20,6 +20,7 @@ from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.transaction import Account, Transaction
 from stimulus_moo.errors import InvalidOption, NonFiniteError, NotCopyable
 from stimulus_moo.estimators import Update
+from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import checked
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class Proposal:
         self.update: Update | None = None
         self.wanted: Update | None = None
         self.error: NonFiniteError | None = None
-        self.open = True  # neither committed nor discarded
+        self.open = True  # neither committed nor undone
+        self._settled = False  # was it discarded, or its error reported?
         self._t = mg.t
         self._last = mg.weights, mg.sq_norm  # of the step before
         self.observes = observes  # are distances and changes measured?
@@ -114,6 +116,15 @@ class Proposal:
         """Whether the evaluation failed at x_{t-1} already, so that going back cannot help."""
         transaction = self._transaction
         return transaction is not None and transaction.update.look_back and transaction.account.before is None
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether U_{t-1} has been overwritten, so that ``discard`` drops the rows."""
+        return self._transaction is not None and self._transaction.written
+
+    def state_before(self, part: Stateful) -> dict[str, Any]:
+        """Return the state that the estimator or the weighting had before the proposal."""
+        return next((state for own, state in self._states if own is part), None) or part.state_dict()
 
     @evaluating
     def evaluate(
@@ -157,7 +168,8 @@ class Proposal:
             InvalidOption: the proposal was committed or discarded before.
         """
         self.weigh()
-        if self.error is not None:
+        if self.error is not None and not self._settled:
+            self._settled = True
             return self._skip(self.error)
         mg, transaction = self._mg, self._transaction
         if not self.open or transaction is None or self._combined is None:
@@ -195,6 +207,7 @@ class Proposal:
     @exclusive
     def discard(self) -> None:
         """Leave everything as it was before ``propose``. Idempotent; does nothing after ``commit``."""
+        self._settled = True
         if self.open:
             self._undo(None)
 
