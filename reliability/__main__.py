@@ -22,7 +22,7 @@ from benchmarks import report
 from reliability import page
 
 #: in the order of the page; the soak takes half an hour and runs only if named
-NAMES = ("kills", "disks", "calls", "fuzz", "soak")
+NAMES = ("kills", "disks", "calls", "machine", "fuzz", "soak")
 
 _ROOT = Path(__file__).parents[1]
 

@@ -44,7 +44,7 @@ def _failed(name: str, row: list[str]) -> bool:
         return row[4] not in ("yes", "")
     if name == "calls":
         return row[4:] != ["0", "0"]
-    return row[-1] not in (("0",) if name == "fuzz" else ("yes", ""))
+    return row[-1] not in (("0",) if name in ("machine", "fuzz") else ("yes", ""))
 
 
 def _counts(sections: dict[str, Section]) -> str:
@@ -64,6 +64,8 @@ def _counts(sections: dict[str, Section]) -> str:
         rows.append(["other faults injected: disks, signals, a second run", len(tried), _command("disks")])
     if "calls" in sections:
         rows.append(["calls and command lines fuzzed", f"{total('calls', 1):,}", _command("calls")])
+    if "machine" in sections:
+        rows.append(["calls of the state machine compared", f"{total('machine', 1):,}", _command("machine")])
     if "fuzz" in sections:
         rows.append(["files fuzzed", f"{total('fuzz', 1):,}", _command("fuzz")])
     if "soak" in sections:

@@ -5,6 +5,7 @@ from stimulus_moo._engine.observation import Observation
 from stimulus_moo._engine.proposal import Proposal, Step
 from stimulus_moo.anchors import AdaptiveBatch
 from stimulus_moo.errors import (
+    ConcurrentUse,
     DistributedError,
     InvalidBatch,
     InvalidLosses,
@@ -13,6 +14,7 @@ from stimulus_moo.errors import (
     MissingDependency,
     ModelChanged,
     NonFiniteError,
+    NotCopyable,
     NotWritten,
     RankFailed,
     RankMismatch,
@@ -49,6 +51,7 @@ __all__ = [
     "METHODS",
     "PAPER_METHODS",
     "AdaptiveBatch",
+    "ConcurrentUse",
     "DistributedError",
     "DoG",
     "Estimator",
@@ -70,6 +73,7 @@ __all__ = [
     "ModelChanged",
     "MultiGradient",
     "NonFiniteError",
+    "NotCopyable",
     "NotWritten",
     "Observation",
     "Page",

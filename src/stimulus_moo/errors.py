@@ -60,6 +60,18 @@ class ModelChanged(StimulusError, RuntimeError):
     """The model's trainable parameters changed since the estimator was started."""
 
 
+class ConcurrentUse(StimulusError, RuntimeError):
+    """A MultiGradient was called by a second thread, or from inside its own ``losses``, in the middle of a step."""
+
+    page = DOCS + "guides/own-loop.html#threads-and-processes"
+
+
+class NotCopyable(StimulusError, TypeError):
+    """An object can be neither copied nor pickled; ``state_dict`` is the way to move it."""
+
+    page = DOCS + "guides/own-loop.html#threads-and-processes"
+
+
 class StateMismatch(StimulusError, ValueError):
     """A saved state does not fit the object that it is loaded into."""
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from stimulus_moo._engine import saved_state
 from stimulus_moo._engine.differentiation import ENGINES, Engine
+from stimulus_moo._engine.exclusive import Exclusive, evaluating, exclusive
 from stimulus_moo._engine.memory import MemoryEstimate, estimate_memory
 from stimulus_moo._engine.nonfinite import SkipPolicy
 from stimulus_moo._engine.objective import Losses, Objective
@@ -105,6 +106,7 @@ class MultiGradient(Stateful):
             raise InvalidOption(
                 f"estimator must be an Estimator such as Recursive(anchor, period) or MiniBatch(), found {estimator!r}"
             )
+        self.exclusive = Exclusive()
         self._group, self._shard = find_group(process_group, shard), shard
         self.estimator = estimator
         self.weighting = as_weighting(MinNorm() if weighting is None else weighting)
@@ -128,9 +130,10 @@ class MultiGradient(Stateful):
         self._watched = False
         self.policy = SkipPolicy(on_nonfinite)
         self.warn = WarnOnce()  # what was warned about
-        self._proposal: Proposal | None = None  # the last one
+        self.proposal: Proposal | None = None  # the last one
         self._supervisor: Any = None
 
+    @exclusive
     def backward(self, batch: Any = None) -> Step:
         """Estimate, weigh, and write d_t into every ``p.grad``; return the record of this step.
 
@@ -141,6 +144,7 @@ class MultiGradient(Stateful):
             InvalidBatch, InvalidLosses, InvalidWeights: an input does not fit; the message says which.
             NonFiniteError: a loss, a gradient or the direction is NaN or infinite, and is not to be skipped.
             ModelChanged: parameters were added, removed, frozen, cast or moved since the last call.
+            ConcurrentUse: another thread is using this object, or ``losses`` called it; that step is not disturbed.
             DistributedError: the processes could not make this step together; what one raises, all raise.
         """
         if self._supervisor is not None:
@@ -155,6 +159,7 @@ class MultiGradient(Stateful):
             self.warn("step", message)
         return step
 
+    @exclusive
     def propose(self, batch: Any = None, *, fresh: bool = False, look_back: bool = False) -> Proposal:
         """Evaluate a step that is not final until it is committed; ``backward`` is both at once.
 
@@ -172,16 +177,18 @@ class MultiGradient(Stateful):
         proposal.evaluate(batch, fresh=fresh, look_back=look_back)
         return proposal
 
+    @exclusive
     def compare(self, batch: Any) -> Proposal:
         """Evaluate a batch here and at x_{t-1} without changing the rows; the proposal is for looking at only."""
         proposal = self._new_proposal()
         proposal.evaluate(batch, update=Update(keep=float(self.store.rows is not None), now=0.0, look_back=True))
         return proposal
 
+    @exclusive
     def discard(self) -> None:
         """Discard the open proposal, if there is one."""
-        if self._proposal is not None and self._proposal.open:
-            self._proposal.discard()
+        if self.proposal is not None:
+            self.proposal.discard()
 
     def attach(self, supervisor: Any) -> None:
         """Let the ``backward(batch)`` of a supervisor, such as ``Safeguard``, drive the steps, until ``detach``."""
@@ -239,17 +246,20 @@ class MultiGradient(Stateful):
         """
         return self.policy.total
 
+    @exclusive
     def reset(self) -> None:
         """Restart the estimator from the model as it is now; counters and the weighting continue."""
         self.discard()
-        self._adopt()
+        self.adopt()
         self.t = 0
         self.weights = self.sq_norm = None
 
+    @exclusive
     def rows(self) -> list[dict[str, Tensor]]:
         """Return copies of the rows u_t^s that the estimator keeps, by parameter name; empty where it keeps none."""
         return self.store.saved_rows()
 
+    @evaluating
     def memory_estimate(self, batch: Any = None, *, objectives: int | None = None) -> MemoryEstimate:
         """Estimate the memory needed beyond the model, the optimizer and the activations.
 
@@ -267,6 +277,7 @@ class MultiGradient(Stateful):
         """
         return estimate_memory(self.store, self.estimator, self.t, batch, objectives)
 
+    @exclusive
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides the future, as copies that load with ``torch.load(weights_only=True)``.
 
@@ -277,18 +288,19 @@ class MultiGradient(Stateful):
 
     def check_state(self, state: Any, path: str = "MultiGradient") -> None:
         """Raise StateMismatch if ``state`` does not fit this object, naming the entry and the parameter."""
-        saved_state.check(self, state, path)
+        saved_state.check_for_current_model(self, state, path)
 
+    @exclusive
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved state, also into a fresh object; the model's parameters are not part of it.
 
         Raises:
             StateMismatch: it belongs to another model, estimator or weighting; nothing has changed then.
         """
+        self.check_state(state)
         self.discard()
         if not self.objective.unchanged():
-            self._adopt()
-        self.check_state(state)
+            self.adopt()
         saved_state.load(self, state)
 
     def _check_model(self) -> None:
@@ -298,7 +310,7 @@ class MultiGradient(Stateful):
                     "the model's trainable parameters are not those of the last step (added, removed, frozen, cast or "
                     "moved); call reset() to restart the estimator from the model as it is now"
                 )
-            self._adopt()
+            self.adopt()
         concerned = self.objective.has_batch_norm and self.estimator.finite_sum
         if concerned and "BatchNorm" not in self.warn.given and (layers := self.objective.batch_norms()):
             self.warn("BatchNorm", batch_norm_message(layers))
@@ -306,8 +318,8 @@ class MultiGradient(Stateful):
     def _new_proposal(self) -> Proposal:
         self._check_model()
         self.discard()
-        self._proposal = Proposal(self, observes=self._observes())
-        return self._proposal
+        self.proposal = Proposal(self, observes=self._observes())
+        return self.proposal
 
     def _observes(self) -> bool:
         """Return whether the next step is observed: always on request, else now and then for too long a step."""
@@ -317,7 +329,8 @@ class MultiGradient(Stateful):
             return False
         return self.t < _FIRST or self.t % _EVERY == 1
 
-    def _adopt(self) -> None:
+    def adopt(self) -> None:
+        """Continue with the parameters that are trainable now, without rows; called by the library."""
         self.objective.adopt()
         self.store = self._new_store(self.store.engine)
 

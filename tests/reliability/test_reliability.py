@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import report
-from reliability import audit, calls, disks, fuzz, kills, page, soak
+from reliability import audit, calls, disks, fuzz, kills, machine, page, soak
 from reliability.__main__ import NAMES, main
 from stimulus_moo import History
 
@@ -17,6 +17,7 @@ SOUND: dict[str, Any] = {
     "kills": (kills, [["at a write", 2, 25, 7, 0, 0, 0, "yes"]]),
     "disks": (disks, [["disk full", "x could not be written", 2, 2, "yes"], ["a second run", "in use", 2, "", ""]]),
     "calls": (calls, [["fit", 100, 40, 60, 0, 0]]),
+    "machine": (machine, [["backward", 50000, 1200, 0]]),
     "fuzz": (fuzz, [["IDX", 20000, 50, 0]]),
     "soak": (soak, [["steps, minutes", "100,000", 30, "", "", ""], ["memory", "1 MB", "1 MB", "+0.1%", "1%", "yes"]]),
 }
@@ -24,6 +25,7 @@ LOST: dict[str, list[list[object]]] = {
     "kills": [["a", 2, 25, 7, 1, 0, 0, "yes"], ["a", 2, 25, 7, 0, 0, 9, "yes"], ["a", 2, 25, 7, 0, 0, 0, "no: model"]],
     "disks": [["disk full", "nothing", 0, 2, "no: model"]],
     "calls": [["fit", 9, 4, 4, "1: TypeError", 0], ["fit", 9, 4, 5, 0, 1]],
+    "machine": [["load", 70, 5, "1: seed 3: AssertionError"]],
     "fuzz": [["IDX", 7, 50, "1: MemoryError"]],
     "soak": [["memory", "1 MB", "2 MB", "+100%", "1%", "no"]],
 }
@@ -50,6 +52,7 @@ def test_the_page_is_made_of_the_results(tmp_path: Path) -> None:
     for said in (
         "| kills survived | 25 |",
         "| bytes lost by them | 0 |",
+        "| calls of the state machine compared | 50,000 |",
         "| files fuzzed | 20,000 |",
         "went wrong | 0 |",
     ):

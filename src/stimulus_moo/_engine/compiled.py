@@ -144,6 +144,9 @@ class Compiler:
         self.objective, self.engine = objective, engine
         self._known: dict[Any, CompiledRows | None] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}}  # compiled functions belong to this model: a copy compiles its own
+
     def find(
         self, batch: Any, previous: Sequence[Tensor] | None, like: Rows, keep: bool, step: int
     ) -> CompiledRows | None:

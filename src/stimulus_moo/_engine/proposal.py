@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 from stimulus_moo._engine.differentiation import full_precision
+from stimulus_moo._engine.exclusive import evaluating, exclusive
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.nonfinite import check_direction
 from stimulus_moo._engine.observation import Observation, Probe, distance
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.transaction import Account, Transaction
 from stimulus_moo._engine.warnings import replay_message
-from stimulus_moo.errors import InvalidOption, NonFiniteError
+from stimulus_moo.errors import InvalidOption, NonFiniteError, NotCopyable
 from stimulus_moo.estimators import Update
+from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import checked
 
 if TYPE_CHECKING:
@@ -74,10 +76,12 @@ class Proposal:
 
     def __init__(self, multigradient: MultiGradient, *, observes: bool) -> None:
         mg = self._mg = multigradient
+        self.exclusive = mg.exclusive
         self.update: Update | None = None
         self.wanted: Update | None = None
         self.error: NonFiniteError | None = None
-        self.open = True  # neither committed nor discarded
+        self.open = True  # neither committed nor undone
+        self._settled = False  # was it discarded, or its error reported?
         self._t = mg.t
         self._last = mg.weights, mg.sq_norm  # of the step before
         self.observes = observes  # are distances and changes measured?
@@ -90,6 +94,11 @@ class Proposal:
         self._snapshot = Snapshot(mg.objective.model, mg.objective.parameters)
         self._engine = mg.store.engine.name
         self._states = [(part, part.state_dict()) for part in mg.stateful_parts]
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.open:
+            raise NotCopyable("a MultiGradient with an open proposal cannot be copied; commit or discard it first")
+        return self.__dict__
 
     @property
     def observation(self) -> Observation | None:
@@ -110,6 +119,16 @@ class Proposal:
         transaction = self._transaction
         return transaction is not None and transaction.update.look_back and transaction.account.before is None
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether ``discard`` drops the rows, since they are being updated in place."""
+        return self._transaction is not None and self._transaction.drops
+
+    def state_before(self, part: Stateful) -> dict[str, Any]:
+        """Return the state that the estimator or the weighting had before the proposal."""
+        return next((state for own, state in self._states if own is part), None) or part.state_dict()
+
+    @evaluating
     def evaluate(
         self, batch: Any, *, fresh: bool = False, look_back: bool = False, update: Update | None = None
     ) -> None:
@@ -129,6 +148,7 @@ class Proposal:
             if not self._transaction.replayed:
                 mg.warn("replay", replay_message(self._t))
 
+    @evaluating
     def weigh(self) -> None:
         """Compute weights and direction; an overflow ends up in ``error``. ``commit`` calls this if needed."""
         mg, rows = self._mg, None if self._transaction is None else self._transaction.pending
@@ -143,6 +163,7 @@ class Proposal:
                 check_direction(direction, sq_norm, rows, weights, self._t)
             self._combined = weights, direction, sq_norm
 
+    @exclusive
     def commit(self) -> Step:
         """Weigh the objectives, write d_t into every ``p.grad`` and make the step final.
 
@@ -151,7 +172,8 @@ class Proposal:
             InvalidOption: the proposal was committed or discarded before.
         """
         self.weigh()
-        if self.error is not None:
+        if self.error is not None and not self._settled:
+            self._settled = True
             return self._skip(self.error)
         mg, transaction = self._mg, self._transaction
         if not self.open or transaction is None or self._combined is None:
@@ -186,8 +208,10 @@ class Proposal:
                 raise
         return step
 
+    @exclusive
     def discard(self) -> None:
         """Leave everything as it was before ``propose``. Idempotent; does nothing after ``commit``."""
+        self._settled = True
         if self.open:
             self._undo(None)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo._engine.differentiation import ENGINES
+from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo.errors import StateMismatch
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ _ENTRIES = {
 
 
 def save(mg: MultiGradient) -> dict[str, Any]:
+    """Return the state of the last committed step: with an open proposal, that after discarding it."""
+    proposal = mg.proposal if mg.proposal is not None and mg.proposal.open else None
     return {
         "kind": "MultiGradient",
         "version": VERSION,
@@ -33,11 +36,11 @@ def save(mg: MultiGradient) -> dict[str, Any]:
         "skipped_in_a_row": mg.policy.in_a_row,
         "objectives": mg.objective.count,
         "engine": mg.engine,
-        "rows": mg.rows(),
+        "rows": [] if proposal is not None and proposal.overwrites else mg.rows(),
         "previous": mg.store.saved_point(),
         "layout": mg.store.saved_layout(),
-        "estimator": mg.estimator.state_dict(),
-        "weighting": mg.weighting.state_dict(),
+        "estimator": mg.estimator.state_dict() if proposal is None else proposal.state_before(mg.estimator),
+        "weighting": mg.weighting.state_dict() if proposal is None else proposal.state_before(mg.weighting),
         "weights": None if mg.weights is None else mg.weights.clone(),
         "sq_norm": mg.sq_norm,
     }
@@ -77,6 +80,21 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def check_for_current_model(mg: MultiGradient, state: Any, path: str) -> None:
+    """As ``check``, for the model as it is now: parameters may have been frozen since the last step."""
+    if mg.objective.unchanged():
+        check(mg, state, path)
+        return
+    adopted, store = dict(mg.objective.__dict__), mg.store
+    with DeferredInterrupts():
+        try:
+            mg.adopt()
+            check(mg, state, path)
+        finally:
+            mg.objective.__dict__.update(adopted)
+            mg.store = store
 
 
 def load(mg: MultiGradient, state: dict[str, Any]) -> None:

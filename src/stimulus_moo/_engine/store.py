@@ -39,6 +39,14 @@ class Store:
         self.layout = [0] * len(objective.parameters)  # every reach seen so far: how the rows are cut into blocks
         self.spare: Rows | None = None  # memory for the next update
 
+    def __getstate__(self) -> dict[str, Any]:
+        # the rows are views of one block of memory, which pickle would take apart
+        return {**self.__dict__, "rows": self.saved_rows(), "spare": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.rows = self._loaded(state["rows"])
+
     def stages(self, objectives: int) -> bool:
         """Return whether updates of so many rows are built beside the old ones; a part of sharded rows is small."""
         return self.sharded or (objectives * self.objective.dimension <= STAGED_ENTRIES and self.storage.plain)
@@ -140,10 +148,15 @@ class Store:
         if point is not None:
             self.previous = [point[name].to(parameter.device, copy=True) for name, parameter in parameters.items()]
             self.swap = ParameterSwap(self.objective.parameters, self.previous)
-        if rows:
-            self.rows = self.new_rows(len(rows))
-            for s, row in enumerate(rows):
-                self.rows.load(s, [row.get(name) for name in parameters])
+        self.rows = self._loaded(rows)
+
+    def _loaded(self, rows: list[dict[str, Tensor]]) -> Rows | None:
+        if not rows:
+            return None
+        loaded = self.new_rows(len(rows))
+        for s, row in enumerate(rows):
+            loaded.load(s, [row.get(name) for name in self.objective.names])
+        return loaded
 
     def _check_tensors(self, found: Any, path: str, *, point: bool) -> None:
         own = dict(zip(self.objective.names, self.objective.parameters, strict=True))

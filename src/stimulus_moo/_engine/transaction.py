@@ -79,6 +79,7 @@ class Transaction:
     def evaluate(self, batch: Any) -> None:
         """Build U_t from U_{t-1} and the gradients; ``account`` has what it cost and saw."""
         if self.store.reducer is not None:
+            self.drops = self.in_place
             self.store.reducer.begin(self, batch)
         with keep_buffers() if self.store.objective.compiled else nullcontext():
             if self.update.anchor is not None:
@@ -118,7 +119,7 @@ class Transaction:
         if store.reducer is not None:
             store.reducer.roll_back(store)
         self.pending = self.accumulator = None
-        if self.drops or (self.in_place and store.reducer is not None):
+        if self.drops:
             store.rows = None
             logger.info("step %d was undone; its rows are lost, the estimator restarts at the next step", self.step)
 
@@ -165,7 +166,7 @@ class Transaction:
         pieces = self._cut(batch, halves=probe is not None and probe.halves)
         own = sum(piece.size for piece in pieces)
         self._count(own)
-        self.drops = self.in_place and bool(update.now or update.before)  # else it only looks
+        self.drops |= self.in_place and bool(update.now or update.before)  # else it only looks
         if probe is not None:
             probe.two_points = update.look_back
             probe.in_rows = update.recursive and not self.in_place

@@ -13,6 +13,7 @@ from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.observation import distance
 from stimulus_moo._engine.proposal import Proposal, Step
 from stimulus_moo._engine.warnings import WarnOnce
+from stimulus_moo.errors import NotCopyable
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim.checks import check_pair
 from stimulus_moo.safeguard.drift import Drift
@@ -100,6 +101,14 @@ class Safeguard(Stateful):
     shortened = property(lambda self: self.step_length.shortened)
     taken_back = property(lambda self: self.rollback.taken_back)
     lr_scale = property(lambda self: self.step_length.factor * self.rollback.scale)
+
+    def __getstate__(self) -> Any:
+        if self._hooks:  # torch does not copy the hooks of an optimizer: the copy would not act
+            raise NotCopyable(
+                "an attached Safeguard cannot be copied or pickled, nor can its MultiGradient; call detach() first, or "
+                "save state_dict() and load it into new objects"
+            )
+        return self.__dict__
 
     def detach(self) -> None:
         """Remove the safeguard from the optimizer and the MultiGradient. Idempotent."""
