@@ -42,7 +42,7 @@ class MultiGradient(Stateful):
     Ctrl-C while the finished step is being written takes effect after it: that step counts as made.
 
     Args:
-        model: a ``torch.nn.Module``.
+        model: a ``torch.nn.Module``, also one from ``torch.compile``; names in states are those of the original.
         losses: ``losses(model, batch)`` returns the S mean losses, as a tuple of 0-d tensors or a 1-D tensor.
         estimator: how gradients are estimated, e.g. ``Recursive(anchor, period)``.
         weighting: any callable from the S x S Gramian of the rows to S weights, also TorchJD's; default ``MinNorm()``.

@@ -52,6 +52,7 @@ def test_models_with_python_code_in_the_backward_pass_go_by_rows(engines: tuple[
             assert len(report["warnings"]) == (engine != "auto"), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["auto", "rowwise", "batched"])
 def test_reentrant_checkpoints_are_refused_by_torch_itself(engine: str) -> None:
     model = Model(lambda h: checkpoint(torch.exp, h, use_reentrant=True))
