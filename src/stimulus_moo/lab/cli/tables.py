@@ -51,15 +51,16 @@ def print_results(console: Console, runs: Sequence[RecordedRun]) -> None:
 
 def print_study(console: Console, study: dict[str, Any]) -> None:
     """Print a study's verdict, findings and tables."""
-    console.print(Text(f"{study['title']}: {study.get('verdict', 'no verdict')}", style="bold"))
-    console.print(f"Claim: {study['claim']}", markup=False, highlight=False, style="dim")
-    for finding in study.get("findings", ()):
+    title, verdict = study.get("title") or study["name"], study.get("verdict") or "no verdict"
+    console.print(Text(f"{title}: {verdict}", style="bold"))
+    console.print(f"Claim: {study.get('claim') or '-'}", markup=False, highlight=False, style="dim")
+    for finding in study.get("findings") or ():
         console.print(f"- {finding}", markup=False, highlight=False)
-    for data in study.get("tables", ()):
-        table = Table(title=Text(str(data["title"])), title_justify="left")
-        for column in data["columns"]:
+    for data in study.get("tables") or ():
+        table = Table(title=Text(str(data.get("title") or "")), title_justify="left")
+        for column in data.get("columns") or ():
             table.add_column(Text(str(column)))
-        for row in data["rows"]:
+        for row in data.get("rows") or ():
             table.add_row(*(Text(_cell(value)) for value in row))
         console.print(table)
 

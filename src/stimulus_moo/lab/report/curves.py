@@ -86,7 +86,8 @@ def evaluations(run: RecordedRun, key: str) -> list[dict[str, Any]]:
     """Return the records that have a key, followed by the summary if its evaluation is later."""
     rows = [row for row in run.records if row.get(key) is not None]
     last = run.summary
-    if last.get(key) is not None and "step" in last and (not rows or rows[-1]["step"] < last["step"]):
+    at = last.get("step")
+    if last.get(key) is not None and at is not None and (not rows or rows[-1]["step"] < at):
         rows.append(last)
     return rows
 

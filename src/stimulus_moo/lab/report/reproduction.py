@@ -106,30 +106,31 @@ def _not_run(title: str) -> str:
 
 
 def _own(group: Group) -> str:
-    experiment = EXPERIMENTS[group.name]
-    head = [f"## {experiment.title}", "", experiment.claim, f"{_seeds(group)}.", ""]
+    known = EXPERIMENTS.get(group.name)
+    title, claim = (group.title, group.fact("claim")) if known is None else (known.title, known.claim)
+    head = [f"## {title}", "", claim, f"{_seeds(group)}.", ""]
     return "\n".join([*head, comparison_table(group).markdown(), ""])
 
 
 def _study(study: Mapping[str, Any]) -> str:
-    lines = [f"## {study['title']}", "", f"*The claim:* {study['claim']}", ""]
-    lines += [f"**Verdict: {study['verdict']}** ({_counted(study['seeds'])})", ""]
-    lines += [f"- {finding}" for finding in study["findings"]]
-    for table in study["tables"]:
-        columns = table["columns"]
+    lines = [f"## {study.get('title') or study['name']}", "", f"*The claim:* {study.get('claim') or '-'}", ""]
+    lines += [f"**Verdict: {study.get('verdict') or 'none'}** ({_counted(study.get('seeds') or 0)})", ""]
+    lines += [f"- {finding}" for finding in study.get("findings") or ()]
+    for table in study.get("tables") or ():
+        columns = table.get("columns") or ()
         lines += [
             "",
-            f"### {table['title']}",
+            f"### {table.get('title') or ''}",
             "",
             "| " + " | ".join(map(str, columns)) + " |",
             "|---" * len(columns) + "|",
         ]
-        lines += ["| " + " | ".join(map(_text, row)) + " |" for row in table["rows"]]
+        lines += ["| " + " | ".join(map(_text, row)) + " |" for row in table.get("rows") or ()]
     return "\n".join([*lines, ""])
 
 
 def _step(group: Group) -> str:
-    return "lr " + ", ".join(sorted({str(run.settings["lr"]) for run in group.runs}))
+    return "lr " + ", ".join(sorted({str(run.settings.get("lr")) for run in group.runs}))
 
 
 def _seeds(group: Group) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 from stimulus_moo import MissingDependency
@@ -23,7 +24,8 @@ def write_report(folder: Path) -> Path:
     Raises:
         InvalidOption: there is no such folder.
         MissingDependency: plotly or matplotlib is not installed.
-        RunError: ``figures`` is a symbolic link to another folder, whose files are not replaced.
+        RunError: every run and study is damaged, or ``figures`` is a symbolic link to another folder, whose files are
+            not replaced.
     """
     try:
         from plotly.offline import get_plotlyjs
@@ -33,7 +35,13 @@ def write_report(folder: Path) -> Path:
     figures = folder / "figures"
     if figures.is_symlink():
         raise RunError(f"{figures} is a symbolic link, and the files in its target are not replaced; remove the link")
-    runs, studies = load_runs(folder), load_studies(folder)
+    with warnings.catch_warnings(record=True) as damaged:
+        warnings.simplefilter("always")
+        runs, studies = load_runs(folder), load_studies(folder)
+    for warning in damaged:
+        warnings.warn(warning.message, stacklevel=2)
+    if damaged and not runs and not studies:
+        raise RunError(f"{folder} holds nothing that can be reported: {damaged[0].message}")
     write_figures(runs, studies, figures)
     path = folder / "report.html"
     write_text(path, page(group_runs(runs), studies, get_plotlyjs(), folder.resolve().name))

@@ -24,7 +24,7 @@ class Cells:
 
     def __init__(self, path: Path, finished: Callable[[Mapping[str, Any]], None]) -> None:
         lines, problems = read_lines(path)
-        whole = [line for line in lines if {"key", "value"} <= line.keys()]
+        whole = [line for line in lines if isinstance(line.get("key"), dict) and "value" in line]
         if problems or len(whole) != len(lines):
             reason = problems[0] if problems else f"{path}: a line without key and value"
             warnings.warn(f"{reason}; that cell is computed again", StimulusWarning, stacklevel=3)

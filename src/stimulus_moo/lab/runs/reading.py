@@ -10,9 +10,8 @@ from typing import Any
 
 from stimulus_moo import METHODS, InvalidOption, StimulusWarning
 from stimulus_moo.lab.runs.directory import METRICS, SETTINGS, STUDY, SUMMARY
+from stimulus_moo.lab.runs.schema import record_problem, settings_problem, study_problem, summary_problem
 from stimulus_moo.lab.runs.storage import RunError, read_json, read_lines
-
-_COUNTS = ("step", "samples", "gradients")
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,8 @@ class RecordedRun:
 def load_runs(folder: str | Path) -> list[RecordedRun]:
     """Return every run in a directory and its subdirectories, sorted by experiment, method and seed.
 
-    Damaged parts are left out with a ``StimulusWarning``: a line, a summary, or a run without settings.
+    Damaged parts are left out with a ``StimulusWarning`` that names them: a line, an unreadable summary, or a run whose
+    settings or summary have a field of a wrong type.
 
     Raises:
         InvalidOption: there is no such directory.
@@ -61,7 +61,10 @@ def load_runs(folder: str | Path) -> list[RecordedRun]:
         if not {"experiment", "method", "seed"} <= settings.keys():
             _warn(f"{path} does not hold the settings of a run; it is left out")
             continue
-        runs.append(_load_run(path.parent, settings))
+        try:
+            runs.append(_load_run(path.parent, settings))
+        except RunError as error:
+            _warn(f"{error}; the run is left out")
     order = list(METHODS)
     return sorted(runs, key=lambda run: (run.experiment, _rank(order, run.method), run.method, run.seed))
 
@@ -75,9 +78,15 @@ def load_studies(folder: str | Path) -> list[dict[str, Any]]:
     studies = []
     for path in _files(folder, STUDY):
         try:
-            studies.append(read_json(path) or {})
+            study = read_json(path) or {}
         except RunError as error:
             _warn(str(error))
+            continue
+        problem = study_problem(study)
+        if problem:
+            _warn(f"{path}: {problem}; the study is left out")
+        else:
+            studies.append(study)
     return sorted(studies, key=lambda study: str(study.get("name")))
 
 
@@ -85,17 +94,21 @@ def read_records(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the valid records of a run, with rising steps, and one sentence for every invalid line."""
     lines, problems = read_lines(folder / METRICS)
     records: list[dict[str, Any]] = []
+    objectives = None
     for line in lines:
-        if not all(isinstance(line.get(key), int) for key in _COUNTS) or not isinstance(line.get("losses"), list):
-            problems.append(f"{folder / METRICS}: a line without step, samples, gradients and losses")
+        problem = record_problem(line, objectives)
+        if problem:
+            problems.append(f"{folder / METRICS}: a damaged line ({problem})")
         elif records and line["step"] <= records[-1]["step"]:
             problems.append(f"{folder / METRICS}: step {line['step']} comes after step {records[-1]['step']}")
         else:
             records.append(line)
+            objectives = len(line["losses"])
     return records, problems
 
 
 def _load_run(folder: Path, settings: dict[str, Any]) -> RecordedRun:
+    check_fields(folder / SETTINGS, settings_problem(settings))
     lines, problems = read_records(folder)
     for problem in problems:
         _warn(f"{problem}; it is left out")
@@ -105,11 +118,20 @@ def _load_run(folder: Path, settings: dict[str, Any]) -> RecordedRun:
     except RunError as error:
         _warn(str(error))
         summary = {}
+    objectives = len(settings.get("tasks") or ()) or (len(lines[0]["losses"]) if lines else None)
+    check_fields(folder / METRICS, record_problem(lines[0], objectives) if lines else None)
+    check_fields(folder / SUMMARY, summary_problem(summary, objectives) if summary else None)
     for record in records:
         for key in ("sq_norm", "stationarity"):
             if key in record and record[key] is None:  # JSON has no infinity
                 record[key] = math.nan
     return RecordedRun(settings["experiment"], settings["method"], settings["seed"], settings, records, summary, folder)
+
+
+def check_fields(path: Path, problem: str | None) -> None:
+    """Raise RunError, naming the file, if there is a problem with one of its fields."""
+    if problem:
+        raise RunError(f"{path}: {problem}")
 
 
 def _files(folder: str | Path, name: str) -> list[Path]:

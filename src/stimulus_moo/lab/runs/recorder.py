@@ -126,7 +126,7 @@ class Recorder:
     def _seconds_before(self) -> float:
         try:
             return float((read_json(self._folder / PROGRESS) or {}).get("seconds") or 0.0)
-        except (RunError, TypeError, ValueError):
+        except (RunError, TypeError, ValueError, OverflowError):
             _warn(f"{self._folder / PROGRESS} is damaged; the time before this resumption is not counted")
             return 0.0
 

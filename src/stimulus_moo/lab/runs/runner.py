@@ -14,6 +14,8 @@ from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.runs.cells import Cells
 from stimulus_moo.lab.runs.directory import CELLS, SETTINGS, STUDY, SUMMARY, describe, occupied, open_folder, run_folder
 from stimulus_moo.lab.runs.lock import FolderLock
+from stimulus_moo.lab.runs.reading import check_fields
+from stimulus_moo.lab.runs.schema import settings_problem, study_problem, summary_problem
 from stimulus_moo.lab.runs.storage import plain, read_json, write_json
 from stimulus_moo.lab.runs.torchrun import first_alone
 from stimulus_moo.lab.runs.training import Training
@@ -80,12 +82,7 @@ def run_one(
 
         def open_run() -> dict[str, Any] | None:
             held.enter_context(FolderLock(out))
-            if open_folder(out, training.asked(), resume) is None:
-                return None
-            summary = read_json(out / SUMMARY)
-            if summary is not None:  # else ``fit`` removes them, once it has accepted the checkpoints
-                remove_leftovers(out)
-            return summary
+            return _summary_in(out, training.asked(), resume)
 
         complete: dict[str, Any] | None = group.broadcast(open_run)  # only the first process opens the directory
         if complete is not None:
@@ -98,6 +95,19 @@ def run_one(
                 problem = experiment.build(settings, seed, data)
             torch.manual_seed(seed + _STREAM * group.rank)
             return training.run(problem, resume, progress)
+
+
+def _summary_in(out: Path, asked: Mapping[str, Any], resume: bool) -> dict[str, Any] | None:
+    """Check a locked directory, and return the summary of the complete run in it, or None."""
+    kept = open_folder(out, asked, resume)
+    if kept is None:
+        return None
+    check_fields(out / SETTINGS, settings_problem(kept))
+    summary = read_json(out / SUMMARY)
+    if summary is not None:
+        check_fields(out / SUMMARY, summary_problem(summary))
+        remove_leftovers(out)  # otherwise ``fit`` removes them, once it has accepted the checkpoints
+    return summary
 
 
 def compare(
@@ -167,6 +177,8 @@ def run_study(
         if open_folder(out, asked, resume) is None:
             write_json(out / SETTINGS, describe({**asked, "title": study.title, "claim": study.claim}))
         complete = read_json(out / STUDY)
+        if complete is not None:
+            check_fields(out / STUDY, study_problem(complete))
         remove_leftovers(out)
         if complete is not None:
             if progress is not None:

@@ -61,6 +61,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path} is damaged ({error}); remove its directory to start again") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error.strerror})") from None
     if not isinstance(value, dict):
         raise RunError(f"{path} is damaged (expected an object, found {type(value).__name__}); remove its directory")
     return value
@@ -75,6 +77,8 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
         *whole, rest = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return [], []
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error.strerror})") from None
     records, problems = [], []
     for number, line in enumerate(whole, 1):
         try:
