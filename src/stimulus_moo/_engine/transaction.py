@@ -278,5 +278,6 @@ class Transaction:
             self.written |= self.in_place and weight != 0.0
             self.accumulator = Accumulator(target, weight, self.step, side)
             store.engine.stream(graphs, parameters, self.accumulator)
+            self.accumulator.side = None  # the probe frees its vectors
             target.settle()
         account.add(evaluated.losses, piece.size)
