@@ -89,7 +89,8 @@ def estimate_memory(
         for mask, parameter in zip(masks, parameters, strict=True)
     )
     staged = store.stages(objectives)
-    evaluation, probes = _evaluation(store, objectives, staged), _probes(estimator)
+    whole = sum(mask.bit_count() * size for mask, size in zip(masks, sizes, strict=True))  # all gradients of a batch
+    evaluation, probes = _evaluation(store, objectives, whole, staged=staged), _probes(estimator)
     point, largest = sum(sizes), max(sizes)
     entries = sum(mask.bit_count() * parameter.numel() for mask, parameter in zip(masks, parameters, strict=True))
     chunk = 8 * min(entries, CHUNK)  # in float64
@@ -114,7 +115,7 @@ def estimate_memory(
     return found if store.reducer is None else store.reducer.memory(found, store.objective.dimension)
 
 
-def _evaluation(store: Store, objectives: int, staged: bool) -> int:
+def _evaluation(store: Store, objectives: int, whole: int, *, staged: bool) -> int:
     """Return the bytes of the gradients that the engine holds before they are added to the rows."""
     parameters, model = store.objective.parameters, store.engine.model
     sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
@@ -126,7 +127,7 @@ def _evaluation(store: Store, objectives: int, staged: bool) -> int:
     if name != "rowwise":
         return objectives * sum(sizes) + max(largest, rounding)
     if staged and not store.sharded:
-        return objectives * sum(sizes)
+        return whole
     streams = can_stream(model, parameters) and not store.sharded
     return (largest if streams else 2 * sum(sizes)) + rounding
 
