@@ -261,7 +261,7 @@ class MultiGradient(Stateful):
 
     @evaluating
     def memory_estimate(self, batch: Any = None, *, objectives: int | None = None) -> MemoryEstimate:
-        """Estimate the memory needed beyond the model, the optimizer and the activations.
+        """Bound the memory needed beyond the model, the optimizer and the activations; call it after ``Safeguard``.
 
         Args:
             batch: the losses are evaluated on it, without side effects, to find S and which parameters each reaches.
@@ -273,9 +273,10 @@ class MultiGradient(Stateful):
         >>> model = torch.nn.Linear(1000, 1000)
         >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0)[:4], MiniBatch())
         >>> print(mg.memory_estimate(torch.randn(8, 1000)))
-        26.7 MiB for 4 objectives: rows 15.3, staging 0.0, previous point 0.0, gradients 7.6, transient 3.8
+        38.8 MiB for 4 objectives: rows 15.3, staging 0.0, previous point 0.0, gradients 3.8, transient 19.7
         """
-        return estimate_memory(self.store, self.estimator, self.t, batch, objectives)
+        supervised = self._supervisor is not None
+        return estimate_memory(self.store, self.estimator, self.t, batch, objectives, supervised=supervised)
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:

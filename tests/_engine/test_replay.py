@@ -77,7 +77,7 @@ def test_random_state_comes_back() -> None:
 @pytest.mark.parametrize("large", [False, True])
 def test_swapped_puts_values_in_and_brings_back_bit_for_bit(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
-        monkeypatch.setattr("stimulus_moo._engine.replay._SMALL", 0)
+        monkeypatch.setattr("stimulus_moo._engine.replay.SMALL", 0)
     own = [nn.Parameter(torch.tensor([0.1, 0.2])), nn.Parameter(torch.tensor(3.0, dtype=torch.float64))]
     others = [torch.tensor([1.1, 1.2]), torch.tensor(4.0, dtype=torch.float64)]
     before = [p.detach().clone() for p in own], [o.clone() for o in others]

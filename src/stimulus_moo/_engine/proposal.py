@@ -199,6 +199,7 @@ class Proposal:
                 mg.observation = observation if mg.watched else None
                 mg.policy.in_a_row = 0
                 self.open = False
+                self._combined = None
 
             try:
                 finish()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 
-_SMALL = 1 << 20  # up to this many entries the current values are copied aside instead of exchanged
+SMALL = 1 << 20  # up to this many entries the current values are copied aside instead of exchanged
 
 
 class Snapshot:
@@ -70,7 +70,7 @@ class ParameterSwap:
 
     def __init__(self, parameters: Sequence[Tensor], others: Sequence[Tensor]) -> None:
         self._parameters, self._others = parameters, others
-        self._large = sum(parameter.numel() for parameter in parameters) > _SMALL
+        self._large = sum(parameter.numel() for parameter in parameters) > SMALL
         self._kept: list[Tensor] = []
         self._swapped = False
 
@@ -98,6 +98,7 @@ class ParameterSwap:
         else:
             self._copy(self._kept)
             self._swapped = False
+            self._kept = []
         torch.clear_autocast_cache()  # it may hold low-precision copies of the other values
 
     def _copy(self, values: Sequence[Tensor]) -> None:

@@ -15,7 +15,7 @@ from stimulus_moo._engine.objective import reaches_nothing
 from stimulus_moo._engine.storage import Storage, add_rounded
 from stimulus_moo.data.partition import ALL
 
-_CHUNK = 1 << 17  # entries of U converted to float64 at a time for the Gramian: they stay in the processor's cache
+CHUNK = 1 << 17  # entries of U converted at a time, on the CPU: they stay in its cache
 
 
 class Block:
@@ -130,12 +130,13 @@ class Rows:
                 nonzero = stacked.reshape(self.objectives, -1).ne(0).any(1).tolist()
                 found[i] |= sum(1 << s for s, any_ in enumerate(nonzero) if any_)
         self.cover(found)
-        pairs = []
+        pairs: list[tuple[Tensor, Tensor]] = []
         for block in self.blocks:
             whole = len(block.objectives) == self.objectives
             for i, columns in block.pieces(block.matrix, self.parameters):
                 if (stacked := gradients[i]) is not None:
-                    pairs.append((columns, stacked if whole else stacked[block.index.to(stacked.device)]))
+                    terms = stacked if whole else stacked[block.index.to(stacked.device)]
+                    pairs += [(columns, terms)] if self.storage.plain else zip(columns, terms, strict=True)
         self._sum(pairs, weight)
 
     def replace(self, reach: Sequence[int], matrices: Sequence[Tensor]) -> None:
@@ -292,12 +293,12 @@ def _gramian(matrix: Tensor) -> Tensor:
     On the CPU, NumPy converts the chunks. Torch would do it in threads, which slow down those of the matrix product.
     """
     rows, columns = matrix.shape
-    if rows * columns <= _CHUNK:
+    if rows * columns <= CHUNK:
         whole = matrix.double()
         return whole @ whole.T
-    width = max(1, _CHUNK // rows)
+    width = _width(matrix)
     if matrix.device.type != "cpu":
-        parts = (part.double() for part in matrix.split(32 * width, dim=1))
+        parts = (part.double() for part in matrix.split(width, dim=1))
         return torch.stack([part @ part.T for part in parts]).sum(0)
     total, buffer = np.zeros((rows, rows)), np.empty((rows, width))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -309,14 +310,22 @@ def _gramian(matrix: Tensor) -> Tensor:
 
 
 def _squares(matrix: Tensor) -> Tensor:
-    """Return the squared norm of every row in float64, without a float64 copy of the whole."""
-    parts = [
-        torch.linalg.vector_norm(part, dim=1, dtype=torch.float64).square() for part in matrix.split(1 << 20, dim=1)
-    ]
+    """Return the squared norm of every row in float64; a float64 copy exists of one chunk at a time."""
+    chunks = matrix.split(_width(matrix), dim=1)
+    parts = [torch.linalg.vector_norm(chunk, dim=1, dtype=torch.float64).square() for chunk in chunks]
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
 def _combination(matrix: Tensor, weights: Tensor) -> Tensor:
     if matrix.dtype in (torch.float32, torch.float64):
         return weights.to(matrix) @ matrix
-    return torch.cat([weights.to(matrix.device, torch.float32) @ part.float() for part in matrix.split(1 << 20, dim=1)])
+    combined, width = torch.empty(matrix.shape[1], dtype=torch.float32, device=matrix.device), _width(matrix)
+    weights = weights.to(combined)
+    for target, part in zip(combined.split(width), matrix.split(width, dim=1), strict=True):
+        torch.mv(part.float().T, weights, out=target)
+    return combined
+
+
+def _width(matrix: Tensor) -> int:
+    """Return how many columns are converted at a time; large chunks keep an accelerator busy."""
+    return max(1, (CHUNK if matrix.device.type == "cpu" else 32 * CHUNK) // len(matrix))

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.nonfinite import finite
+
 
 @dataclass(frozen=True)
 class Storage:
@@ -47,5 +49,5 @@ def add_rounded(target: Tensor, term: Tensor, weight: float) -> None:
     generator = torch.Generator(target.device)
     generator.manual_seed(int(bits.sum(dtype=torch.int64)))
     noise = torch.randint(0, 1 << 16, total.shape, dtype=torch.int32, device=target.device, generator=generator)
-    rounded = (bits + noise & -(1 << 16)).view(torch.float32)  # the upper half of the bits is a bfloat16
-    target.copy_(torch.where(torch.isfinite(total), rounded, total))
+    rounded = noise.add_(bits).bitwise_and_(-(1 << 16)).view(torch.float32)  # the upper half of the bits is a bfloat16
+    target.copy_(rounded if finite(total) else torch.where(torch.isfinite(total), rounded, total))

@@ -281,5 +281,6 @@ class Transaction:
         else:
             self.accumulator = Accumulator(target, weight, self.step, side)
             store.engine.stream(graphs, parameters, self.accumulator, hooked=evaluated.hooked)
+            self.accumulator.side = None  # the probe frees its vectors
             target.settle()
         account.add(evaluated.losses, piece.size)

@@ -54,9 +54,11 @@ class ReduceScatter(AllReduce):
         super().roll_back(store)
 
     def memory(self, estimate: MemoryEstimate, parameters: int) -> MemoryEstimate:
-        """Divide the rows by the processes, and add the message of one row."""
+        """Divide the rows by the processes, and add the message of one row and what it is made of."""
         rows, staging = (-(-size // self.group.size) for size in (estimate.rows, estimate.staging))
-        return dataclasses.replace(estimate, rows=rows, staging=staging, transient=2 * estimate.transient)
+        return dataclasses.replace(
+            estimate, rows=rows, staging=staging, transient=estimate.transient + 2 * estimate.gradients
+        )
 
     def _send_failure(self, store: Store) -> None:
         """Finish the current round with nothing, then report the failure in the next one."""
