@@ -117,3 +117,23 @@ def test_removed_hooks_leave_the_batched_engine_alone() -> None:
     mg = MultiGradient(model, losses, MiniBatch())
     mg.backward(X)
     assert mg.engine == "batched"
+
+
+@pytest.mark.parametrize("engine", ["auto", "batched"])
+@pytest.mark.filterwarnings("ignore:engine 'batched' does not work")
+def test_a_gradient_that_is_retained_is_a_plain_tensor(engine: str) -> None:
+    """Read through ``.data``, one that the batched engine left behind would end the process."""
+    kept: list[Tensor] = []
+
+    def losses(model: nn.Module, x: Tensor) -> Tensor:
+        h = model(x)
+        h.retain_grad()
+        kept.append(h)
+        return h.square().mean(0)
+
+    mg = MultiGradient(nn.Linear(4, 3), losses, MiniBatch(), engine=engine)
+    for _ in range(3):
+        mg.backward(torch.randn(8, 4))
+    assert mg.engine == "rowwise"
+    assert not any(torch._C._functorch.is_batchedtensor(h.grad) for h in kept if h.grad is not None)
+    assert "retain_grad" not in vars(torch.Tensor)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.nn.modules import module as modules
@@ -31,6 +33,23 @@ def registered() -> int:
     evaluated, by the user or by a module that has backward hooks, and every registration advances this count.
     """
     return int(RemovableHandle.next_id)
+
+
+@contextmanager
+def noticing_retain_grad() -> Iterator[list[Tensor]]:
+    """Yield a list that gets the tensors on which ``retain_grad`` is called meanwhile."""
+    found: list[Tensor] = []
+
+    def retain_grad(tensor: Tensor) -> None:
+        found.append(tensor)
+        torch._C.TensorBase.retain_grad(tensor)
+
+    torch.Tensor.retain_grad = retain_grad  # type: ignore[assignment,method-assign]
+    try:
+        yield found
+    finally:
+        with suppress(AttributeError):  # another thread was first
+            del torch.Tensor.retain_grad  # the inherited one is in force again
 
 
 def find_python(losses: Sequence[Tensor], parameters: Iterable[Tensor], *, saved: bool = False) -> str | None:

@@ -3,6 +3,7 @@
 import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from stimulus_moo._engine.hooks import registered
+from stimulus_moo._engine.hooks import noticing_retain_grad, registered
 from stimulus_moo._engine.nonfinite import non_finite_loss
 from stimulus_moo._engine.precompiled import forget_compiled, gives_buffers_away, is_compiled, keep_buffers, plain_name
 from stimulus_moo._engine.replay import Snapshot
@@ -114,9 +115,11 @@ class Objective:
         """Run the losses on a piece where the parameters stand now; raise InvalidLosses or NonFiniteError."""
         torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
         hooks = registered()
-        with torch.enable_grad():
+        first = self.count is None  # later ones are alike, and noticing takes time
+        notice: AbstractContextManager[list[Tensor]] = noticing_retain_grad() if first else nullcontext([])
+        with torch.enable_grad(), notice as retained:
             losses = self._run_compiled(piece) if self.compiled else self._scalars(self.losses(self.model, piece))
-        hooked, self.returned = registered() != hooks, len(losses)
+        hooked, self.returned = registered() != hooks or bool(retained), len(losses)
         values = torch.stack([loss.detach() for loss in losses])
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         if not all(map(math.isfinite, values.tolist())):
