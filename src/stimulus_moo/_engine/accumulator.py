@@ -13,8 +13,9 @@ from stimulus_moo._engine.rows import Rows
 class Accumulator:
     """Adds ``weight`` times every gradient to the rows; a weight of 0 only looks at the gradients.
 
-    It takes one row, or one parameter's gradient, at a time, so that the S rows are never held twice. Each gradient is
-    checked before it is added, because it cannot be removed again. ``side`` also receives the gradients.
+    It takes one row, or one parameter's gradient, at a time, so that the S rows are never held twice. NaN in a gradient
+    is found in the rows, whose Gramian has it too; where ``side`` also receives the gradients, or they are only looked
+    at, each is checked first.
     """
 
     def __init__(self, rows: Rows, weight: float, step: int, side: WeightedSum | None = None) -> None:
@@ -54,5 +55,5 @@ class Accumulator:
     def _check(self, objective: int, gradients: Sequence[Tensor]) -> None:
         if not gradients:
             raise reaches_nothing(objective)
-        if not all(map(finite, gradients)):
+        if (self.side is not None or not self.weight) and not all(map(finite, gradients)):
             raise non_finite_gradient(objective, self.step)
