@@ -145,7 +145,7 @@ class Contract:
         losses = 0.0
         for i, (one, point) in enumerate(evaluations):
             look_back = bool(rule.before) and i == 0
-            found.lost = rows is not None and not self.setting.staged and (i > 0 or rule.keep not in (0.0, 1.0))
+            found.lost = rows is not None and not self.setting.staged and (i > 0 or rule.keep != 0.0)
             if fault is not None and fault.at == i + 1:
                 found.kind = fault.kind
                 return found

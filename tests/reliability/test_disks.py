@@ -19,6 +19,9 @@ from stimulus_moo.lab.runs.runner import run_one
 from stimulus_moo.training import checkpoint
 from tests.lab.fake_lab import TINY
 
+#: the losses that strike are not those of the run that goes on
+pytestmark = pytest.mark.filterwarnings("ignore:the checkpoint was made with losses")
+
 REASONS = {
     "disk": "No space left on device",
     "file": "File too large",

@@ -1,5 +1,6 @@
 """A lock on a folder, so that only one process writes to it."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -41,5 +42,6 @@ class FolderLock:
     def release(self) -> None:
         """Remove the file and release the lock, if it is held."""
         if self._lock.is_locked:
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # the folder is gone or read-only by now; a file that is left does not matter
+                self.path.unlink()
             self._lock.release()
