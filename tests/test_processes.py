@@ -164,7 +164,7 @@ FORK = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["recursive", "page"])
+@pytest.mark.parametrize("kind", ["page"])
 def test_a_forked_child_goes_on_and_does_not_disturb_its_parent(kind: str, tmp_path: Path) -> None:
     script = tmp_path / "fork.py"
     script.write_text(textwrap.dedent(FORK))

@@ -17,7 +17,7 @@ from tests.state_machine import Machine
 BATCHES = cut(data(24), 6)
 
 BUDGET = settings(
-    max_examples=50,
+    max_examples=35,
     stateful_step_count=25,
     deadline=None,
     database=None,

@@ -116,11 +116,15 @@ ESTIMATED: dict[str, Callable[[Tensor], Estimator]] = {
 }
 
 
+CASES = [
+    *((name, size, engine, None, False) for name in ESTIMATED for size in WIDTHS for engine in ("rowwise", "batched")),
+    *(("Recursive", size, engine, torch.bfloat16, False) for size in WIDTHS for engine in ("rowwise", "batched")),
+    *((name, "wide", "rowwise", None, True) for name in ("Recursive", "Filtered")),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "guard"), [(None, False), (torch.bfloat16, False), (None, True)])
-@pytest.mark.parametrize("engine", ["rowwise", "batched"])
-@pytest.mark.parametrize("size", WIDTHS)
-@pytest.mark.parametrize("name", ESTIMATED)
+@pytest.mark.parametrize(("name", "size", "engine", "kind", "guard"), CASES)
 def test_the_estimate_bounds_the_measured_peak(
     name: str, size: str, engine: str, kind: torch.dtype | None, guard: bool
 ) -> None:
