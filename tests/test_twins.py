@@ -15,8 +15,16 @@ TWIN_ENGINES = [
     pytest.param("rowwise", marks=pytest.mark.slow),
     "batched",
     pytest.param("rowwise, in place", marks=pytest.mark.slow),
-    pytest.param("compiled", marks=pytest.mark.slow),
 ]
+
+#: one method for each estimator: compiling takes longer than the steps
+COMPILED = ("mgd", "smgd", "moco", "moco+", "stimulus-m", "stimulus-m+", "page-moo-m", "filtered-m")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_trajectory_and_counters_equal_twin(name: str) -> None:
+    check_equals_twin(METHODS[name], ENGINES["compiled"], 10 * PERIOD)
 
 
 @pytest.mark.parametrize("engine", TWIN_ENGINES)
