@@ -101,14 +101,17 @@ class Run:
         names = ("model", "optimizer", "scheduler", "multigradient", "clock", "guard", "schedule", "history")
         self._parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         self._parts["model"] = original(model)  # whose names do not tell whether it was compiled
-        objective, source = self.multigradient.objective, settings.source
-        shared = [name for name, counts in zip(objective.names, objective.decisive, strict=True) if counts]
         #: what decides the path of the run, described before it begins
-        self.described = {
-            "method": method.name,
+        self.described = self._describe(losses, guard=guard, mu=mu)
+
+    def _describe(self, losses: Losses, *, guard: bool, mu: float | None) -> dict[str, Any]:
+        objective, source = self.multigradient.objective, self.settings.source
+        shared = [name for name, counts in zip(objective.names, objective.decisive, strict=True) if counts]
+        return {
+            "method": self.method.name,
             "n": len(source) if source.finite else None,
             "guard": guard,
-            **{name: _described(value) for name, value in vars(settings).items() if name not in _PLACES},
+            **{name: _described(value) for name, value in vars(self.settings).items() if name not in _PLACES},
             "data": describe_data(source),
             "losses": describe(losses),
             "weighting": describe(self.multigradient.weighting),
