@@ -43,12 +43,18 @@ def test_a_long_name_can_be_written(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x"
 
 
+def linked(folder: Path, content: str | None) -> tuple[Path, Path]:
+    """A file with this content, or none where it is None, and a symbolic link to it."""
+    target, link = folder / "target", folder / "link"
+    if content is not None:
+        target.write_text(content)
+    link.symlink_to(target)
+    return target, link
+
+
 @pytest.mark.parametrize("dangling", [False, True])
 def test_a_link_is_replaced_and_its_target_kept(tmp_path: Path, dangling: bool) -> None:
-    target, link = tmp_path / "target", tmp_path / "link"
-    if not dangling:
-        target.write_text("not ours")
-    link.symlink_to(target)
+    target, link = linked(tmp_path, None if dangling else "not ours")
     files.write_whole(link, lambda file: file.write(b"ours"))
     assert (link.is_symlink(), link.read_text()) == (False, "ours")
     assert not target.exists() if dangling else target.read_text() == "not ours"
@@ -56,10 +62,7 @@ def test_a_link_is_replaced_and_its_target_kept(tmp_path: Path, dangling: bool) 
 
 @pytest.mark.parametrize("dangling", [False, True])
 def test_appending_replaces_a_link_by_a_copy(tmp_path: Path, dangling: bool) -> None:
-    target, link = tmp_path / "target", tmp_path / "link"
-    if not dangling:
-        target.write_text("before\n")
-    link.symlink_to(target)
+    target, link = linked(tmp_path, None if dangling else "before\n")
     descriptor = files.open_for_appending(link)
     os.write(descriptor, b"after\n")
     os.close(descriptor)

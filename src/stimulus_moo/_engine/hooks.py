@@ -52,6 +52,18 @@ def noticing_retain_grad() -> Iterator[list[Tensor]]:
             del torch.Tensor.retain_grad  # the inherited one is in force again
 
 
+def nodes_of(losses: Sequence[Tensor]) -> list[Any]:
+    """Return the nodes of the autograd graph of these losses."""
+    seen: set[Any] = {loss.grad_fn for loss in losses} - {None}
+    nodes = list(seen)
+    for node in nodes:  # which grows; written for speed, since every step of a small model pays for it
+        for child, _ in node.next_functions:
+            if child not in seen and child is not None:
+                seen.add(child)
+                nodes.append(child)
+    return nodes
+
+
 def find_python(losses: Sequence[Tensor], parameters: Iterable[Tensor], *, saved: bool = False) -> str | None:
     """Return what Python code the backward pass of these losses runs, apart from hooks on intermediate tensors.
 
@@ -60,13 +72,7 @@ def find_python(losses: Sequence[Tensor], parameters: Iterable[Tensor], *, saved
     for parameter in parameters:
         if parameter._backward_hooks:
             return "a parameter has a hook"
-    seen: set[Any] = {loss.grad_fn for loss in losses} - {None}
-    nodes = list(seen)
-    for node in nodes:  # which grows; written for speed, since every step of a small model pays for it
-        for child, _ in node.next_functions:
-            if child not in seen and child is not None:
-                seen.add(child)
-                nodes.append(child)
+    nodes = nodes_of(losses)
     for kind in set(map(type, nodes)) - _native:
         if issubclass(kind, BackwardCFunction):
             if kind.__name__ == "CompiledFunctionBackward":

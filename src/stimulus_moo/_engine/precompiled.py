@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stimulus_moo._engine.hooks import nodes_of
+
 _WRAPPED = "_orig_mod"  # the module inside what torch.compile(module) returns
 
 
@@ -45,17 +47,8 @@ def keep_buffers() -> Any:
 
 def gives_buffers_away(losses: Sequence[Tensor]) -> bool:
     """Return whether a graph serves one backward pass only, since a part was compiled outside ``keep_buffers``."""
-    nodes: list[Any] = [loss.grad_fn for loss in losses]
-    seen = set(nodes)
-    for node in nodes:  # which grows
-        if node is not None:
-            metadata = getattr(getattr(node, "_forward_cls", None), "metadata", None)
-            if getattr(metadata, "bw_donated_idxs", None):
-                return True
-            new = {child for child, _ in node.next_functions} - seen
-            seen |= new
-            nodes.extend(new)
-    return False
+    compiled = (getattr(getattr(node, "_forward_cls", None), "metadata", None) for node in nodes_of(losses))
+    return any(getattr(metadata, "bw_donated_idxs", None) for metadata in compiled)
 
 
 def forget_compiled() -> None:
