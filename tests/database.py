@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import stimulus_moo
 from stimulus_moo import (
     AdaptiveBatch,
+    Averaged,
     Estimator,
     Filtered,
     Fixed,
@@ -384,6 +385,7 @@ WEIGHTINGS: dict[str, WeightingInfo] = {
             "smoothed, schedule", lambda order: Smoothed(MinNorm(), lambda t: t / (t + 1)), stateful=True, pairs=True
         ),
         WeightingInfo("smoothed projected", lambda order: Smoothed(ProjectedDescent(0.1), 0.5), stateful=True),
+        WeightingInfo("averaged", lambda order: Averaged(MinNorm(), 0.7), stateful=True, pairs=True),
         WeightingInfo("projected", lambda order: ProjectedDescent(0.1, 0.01), stateful=True),
         WeightingInfo(
             "projected, schedule", lambda order: ProjectedDescent(lambda t: 0.1 / (t + 1)), stateful=True, pairs=True

@@ -34,6 +34,7 @@ from stimulus_moo.training.progress import Progress
 from stimulus_moo.training.random_clock import RandomClock
 from stimulus_moo.training.tensorboard import TensorBoardLogger
 from stimulus_moo.weightings import (
+    Averaged,
     Fixed,
     MinNorm,
     ProjectedDescent,
@@ -51,6 +52,7 @@ __all__ = [
     "METHODS",
     "PAPER_METHODS",
     "AdaptiveBatch",
+    "Averaged",
     "ConcurrentUse",
     "DistributedError",
     "DoG",

@@ -107,9 +107,10 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
     True
     """
     kept = multigradient.store.rows
-    if kept is None:
+    if not isinstance(kept, Rows) or multigradient.store.one_row:
         found = f"found {type(multigradient.estimator).__name__} at step {multigradient.t}"
-        raise InvalidOption(f"multigradient must have an estimator that keeps its rows, after a first step, {found}")
+        found += " with kept weights" if multigradient.store.one_row else ""
+        raise InvalidOption(f"multigradient must have an estimator that keeps all rows, after a first step, {found}")
     objective = multigradient.objective
     rows, *_ = _mean_rows(Store(objective, Engine("auto", objective.model)), batches)
     with torch.no_grad():
@@ -127,8 +128,9 @@ def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Row
         with torch.no_grad():
             transaction.evaluate(None)
             with full_precision(objective.devices):
-                assert transaction.pending is not None
-                gramian = transaction.pending.gramian(step)
+                rows = transaction.rows
+                assert isinstance(rows, Rows)
+                gramian = rows.gramian(step)
     except BaseException as error:
         if store.reducer is not None:
             store.reducer.abandon(store, error)
@@ -136,4 +138,4 @@ def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Row
     finally:
         snapshot.restore()
     assert transaction.account.losses is not None
-    return transaction.pending, gramian, transaction.account.losses, transaction.account.samples
+    return rows, gramian, transaction.account.losses, transaction.account.samples

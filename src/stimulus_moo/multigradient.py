@@ -15,6 +15,7 @@ from stimulus_moo._engine.nonfinite import SkipPolicy
 from stimulus_moo._engine.objective import Losses, Objective
 from stimulus_moo._engine.observation import Observation
 from stimulus_moo._engine.proposal import Proposal, Step
+from stimulus_moo._engine.reweighing import GRAMIANS, find_rule
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.warnings import WarnOnce, batch_norm_message, long_step_message
@@ -62,6 +63,12 @@ class MultiGradient(Stateful):
             ``torch.bfloat16`` halves the memory; sums are then rounded stochastically, so that they are unbiased.
         rows_device: where the rows are stored; default beside the parameters. ``"cpu"`` frees an accelerator's memory
             at the cost of moving every gradient.
+        reweigh: when the weights are solved for. 1: at every step, as in the papers. R: at every R-th step. ``"anchor"``:
+            at anchors, the choice for ``Recursive`` and ``Page``. ``"auto"``: when due, see ``WhenRising``. Between two
+            solves a step differentiates the one loss lambda . F: one pass per sample, and one row, whatever S is.
+            ``Fixed`` weights are never solved for.
+        gramian: ``"exact"``, or ``"sketch"``: the weights are solved for from a random projection of the rows to
+            32,771 numbers each, see ``Sketch``, and d_t takes one more pass. The S x P matrix of rows then never exists.
         on_nonfinite: what happens where a loss, a gradient or the direction is NaN or infinite. ``"raise"``:
             ``NonFiniteError``. ``"skip"``: the call is logged, counted in ``skipped`` and has no effect but that every
             ``p.grad`` is None, so that the optimizer changes nothing. After 10 consecutive skips the next one raises.
@@ -81,8 +88,8 @@ class MultiGradient(Stateful):
     >>> for batch in zip(x.split(8), y.split(8)):
     ...     step = mg.backward(batch)
     ...     optimizer.step()
-    >>> mg.samples, mg.gradients
-    (120, 176)
+    >>> mg.samples, mg.gradients, mg.passes
+    (120, 176, 352)
     """
 
     def __init__(
@@ -98,6 +105,8 @@ class MultiGradient(Stateful):
         engine: str = "auto",
         process_group: Any = None,
         shard: bool = False,
+        reweigh: int | str = 1,
+        gramian: str = "exact",
         rows_dtype: torch.dtype | None = None,
         rows_device: torch.device | str | None = None,
         on_nonfinite: str = "raise",
@@ -112,7 +121,8 @@ class MultiGradient(Stateful):
         self.weighting = as_weighting(MinNorm() if weighting is None else weighting)
         inner = unwrapped(model)
         self.objective = Objective(inner, losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size)
-        self._storage = _storage(rows_dtype, rows_device)
+        self.reweigh, self.solving_form = find_rule(reweigh, choice("gramian", gramian, GRAMIANS), estimator)
+        self._storage = Storage.checked(rows_dtype, rows_device)
         self.store = self._new_store(Engine(choice("engine", engine, ENGINES), model))
         if estimator.observes and self.store.reducer is not None:
             raise InvalidOption(
@@ -120,10 +130,12 @@ class MultiGradient(Stateful):
                 "processes make one step; use Recursive with an integer period"
             )
         #: what a discarded proposal restores
-        self.stateful_parts: list[Stateful] = [part for part in (estimator, self.weighting) if part.has_state()]
+        parts = (estimator, self.weighting, self.reweigh)
+        self.stateful_parts: list[Stateful] = [part for part in parts if part is not None and part.has_state()]
         self.t = 0  # calls of backward since the estimator's start
         self.samples = 0  # samples drawn
-        self.gradients = 0  # per-sample multi-gradient evaluations (IFO calls)
+        self.gradients = 0  # per-sample evaluations of the S objectives with derivatives (IFO calls)
+        self.passes = 0  # per-sample derivatives of one scalar: S where all rows are computed, else 1
         self.weights: Tensor | None = None  # lambda of the last step; None before the first
         self.sq_norm: float | None = None  # ||d||^2 of the last step
         self.observation: Observation | None = None  # what it saw; None unless ``watch`` was called
@@ -256,7 +268,10 @@ class MultiGradient(Stateful):
 
     @exclusive
     def rows(self) -> list[dict[str, Tensor]]:
-        """Return copies of the rows u_t^s that the estimator keeps, by parameter name; empty where it keeps none."""
+        """Return copies of the rows u_t^s that the estimator keeps, by parameter name; under kept weights one, d_t.
+
+        Empty where it keeps none.
+        """
         return self.store.saved_rows()
 
     @evaluating
@@ -336,13 +351,6 @@ class MultiGradient(Stateful):
         self.store = self._new_store(self.store.engine)
 
     def _new_store(self, engine: Engine) -> Store:
-        return Store(self.objective, engine, self._storage, make_reducer(self._group, self._shard, self._storage))
-
-
-def _storage(dtype: torch.dtype | None, device: torch.device | str | None) -> Storage:
-    if dtype not in (None, torch.bfloat16, torch.float32, torch.float64):
-        raise InvalidOption(f"rows_dtype must be None, torch.bfloat16, torch.float32 or torch.float64, found {dtype!r}")
-    try:
-        return Storage(dtype, None if device is None else torch.device(device))
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise InvalidOption(f"rows_device must be a device such as 'cpu', found {device!r}") from error
+        reducer = make_reducer(self._group, self._shard, self._storage)
+        one_row = self.reweigh is not None or not self.weighting.needs_rows
+        return Store(self.objective, engine, self._storage, reducer, one_row=one_row)

@@ -15,9 +15,11 @@ from torch.utils._pytree import tree_flatten
 
 from stimulus_moo._engine.differentiation import Engine, autocasts, full_precision, rowwise
 from stimulus_moo._engine.hooks import hooks_of
+from stimulus_moo._engine.loss_forms import AnyRows, LossForm
 from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.objective import Objective
 from stimulus_moo._engine.replay import ParameterSwap, Snapshot
+from stimulus_moo._engine.row import Row
 from stimulus_moo._engine.rows import Rows
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ BACKEND = "inductor"
 #: largest relative distance at which compiled rows count as equal, by the type of the parameters
 AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
 
-#: (x_t, x_{t-1} or None, batch, [keep, now, before], U_{t-1} by block or None) to the losses at both points and U_t
+#: (x_t, x_{t-1} or None, batch, [keep, now, before], U_{t-1} by block or None, lambda or None) to the losses at both
+#: points and U_t
 Function = Callable[..., tuple[Tensor, Tensor | None, list[Tensor]]]
 
 
@@ -91,40 +94,45 @@ def compile_rows(
 ) -> Function:
     """Return U_t = keep U_{t-1} + now J(x_t) + before J(x_{t-1}) as a function; the first call compiles it.
 
-    ``layout`` has for each block its objectives, and the parameters whose gradients are its columns. ``seal``, once it
-    is closed, refuses further compilations.
+    J is the matrix of S gradients, or the one gradient of lambda . F if lambda is given. ``layout`` has for each block
+    its objectives, and the parameters whose gradients are its columns. ``seal``, once it is closed, refuses further
+    compilations.
     """
     wrapped = _Losses(model, losses)
     keys = [f"model.{name}" for name in names]
     traced = torch.compiler.assume_constant_result(lambda: seal.traced())
 
-    def jacobian(parameters: Sequence[Tensor], batch: Any) -> tuple[Tensor, list[Tensor]]:
+    def jacobian(parameters: Sequence[Tensor], batch: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         def values(point: Sequence[Tensor]) -> Tensor:
             found: Tensor = functional_call(wrapped, dict(zip(keys, point, strict=True)), (batch,))
             return found
 
         found, pull = vjp(values, tuple(parameters))  # type: ignore[misc]
-        (gradients,) = vmap(pull)(torch.eye(objectives, dtype=found.dtype, device=found.device))
-        blocks = []
+        if weights is None:
+            (gradients,) = vmap(pull)(torch.eye(objectives, dtype=found.dtype, device=found.device))
+        else:
+            (gradients,) = pull(weights.to(found))
+        blocks, count = [], objectives if weights is None else 1
         for rows, members in layout:
-            flat = torch.cat([gradients[i].reshape(objectives, -1) for i in members], dim=1)
-            blocks.append(flat if len(rows) == objectives else flat[rows])
+            flat = torch.cat([gradients[i].reshape(count, -1) for i in members], dim=1)
+            blocks.append(flat if len(rows) == count else flat[rows])
         return found, blocks
 
     def update(
         parameters: Sequence[Tensor],
         previous: Sequence[Tensor] | None,
         batch: Any,
-        weights: Tensor,
+        factors: Tensor,
         rows: Sequence[Tensor] | None,
+        weights: Tensor | None,
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         traced()
-        keep, now, before = weights.unbind()
-        found, blocks = jacobian(parameters, batch)
+        keep, now, before = factors.unbind()
+        found, blocks = jacobian(parameters, batch, weights)
         earlier = None
         blocks = [block * now for block in blocks]
         if previous is not None:
-            earlier, others = jacobian(previous, batch)
+            earlier, others = jacobian(previous, batch, weights)
             blocks = [a + b * before for a, b in zip(blocks, others, strict=True)]
         if rows is not None:
             blocks = [a + b * keep for a, b in zip(blocks, rows, strict=True)]
@@ -148,69 +156,91 @@ class Compiler:
         return {**self.__dict__, "_known": {}}  # compiled functions belong to this model: a copy compiles its own
 
     def find(
-        self, batch: Any, previous: Sequence[Tensor] | None, like: Rows, keep: bool, step: int
+        self,
+        batch: Any,
+        previous: Sequence[Tensor] | None,
+        like: AnyRows,
+        old: AnyRows | None,
+        step: int,
+        form: LossForm,
     ) -> CompiledRows | None:
         """Return the compiled update for batches of this kind, or None if this one has to be run uncompiled."""
         kind = kind_of(batch, self.objective.model)
-        if not like.blocks or kind is None or autocasts(self.objective.devices):
+        if not any(like.layout) or kind is None or autocasts(self.objective.devices):
             return None
-        key = (kind, previous is None, keep, tuple(like.layout))
+        if old is not None and old.layout != like.layout:
+            return None
+        key = (kind, previous is None, old is None, form.weighted, tuple(like.layout))
         if key not in self._known:
             if len(self._known) >= MOST_KINDS:
                 return None
-            self._known[key] = self._prove(batch, previous, like, keep, step)
+            self._known[key] = self._prove(batch, previous, like, old is not None, step, form)
         return self._known[key]
 
     def _prove(
-        self, batch: Any, previous: Sequence[Tensor] | None, like: Rows, keep: bool, step: int
+        self, batch: Any, previous: Sequence[Tensor] | None, like: AnyRows, keep: bool, step: int, form: LossForm
     ) -> CompiledRows | None:
         """Compile, and compare with single rows at the same points; the model is unchanged."""
         objective, engine = self.objective, self.engine
         snapshot = Snapshot(objective.model, objective.parameters)
         expected = Rows(objective.parameters, like.objectives, objective.decisive)
-        expected.make_room(like.layout)
         try:
-            if self._add_rows(batch, expected, 1.0, step):
+            if self._add_rows(batch, expected, 1.0, step, form):
                 return None
             if previous is not None:
                 with ParameterSwap(objective.parameters, previous):
-                    if self._add_rows(batch, expected, 0.5, step):
+                    if self._add_rows(batch, expected, 0.5, step, form):
                         return None
             if not snapshot.untouched():
                 engine.give_up("it draws random numbers or changes its buffers in a forward pass")
                 return None
         finally:
             snapshot.restore()
-        layout = [(block.objectives, block.members) for block in expected.blocks]
+        arranged = self._arranged(expected, like)
         seal = Seal()
-        function = compile_rows(objective.model, objective.losses, objective.names, like.objectives, layout, seal)
+        function = compile_rows(
+            objective.model, objective.losses, objective.names, objective.returned, arranged.blocks_cut(), seal
+        )
         # sums, since a difference of near points has few digits to compare
-        weights = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
-        zero = [torch.zeros_like(block.matrix) for block in expected.blocks] if keep else None
+        factors = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
+        zero = [torch.zeros_like(matrix) for matrix in arranged.matrices()] if keep else None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the compiler's own, which are not about the user's code
-                _, _, blocks = function(objective.parameters, previous, batch, weights, zero)
+                weights = form.weights_for(objective.returned)
+                _, _, blocks = function(objective.parameters, previous, batch, factors, zero, weights)
         except Exception as error:
             snapshot.restore()
             engine.give_up(f"it could not be compiled ({type(error).__name__}: {str(error).strip().splitlines()[0]})")
             return None
-        if not all(_agree(block.matrix, found) for block, found in zip(expected.blocks, blocks, strict=True)):
+        if not all(_agree(matrix, found) for matrix, found in zip(arranged.matrices(), blocks, strict=True)):
             engine.give_up("compiled, it gives other gradients; does it use parameters from outside the model?")
             return None
         logger.debug("compiled the losses for batches like that of step %d", step)
         seal.closed = True
-        return CompiledRows(function, expected.reach, seal)
+        return CompiledRows(function, arranged.reach, seal)
 
-    def _add_rows(self, piece: Any, rows: Rows, weight: float, step: int) -> bool:
+    def _add_rows(self, piece: Any, rows: Rows, weight: float, step: int, form: LossForm) -> bool:
         """Add single rows; or return True, and give up, where the backward pass runs Python code."""
-        _, graphs, hooked = self.objective.evaluate(piece, step)
-        if self.engine.refuses(graphs, self.objective.parameters, hooked):
+        evaluated = self.objective.evaluate(piece, step)
+        if self.engine.refuses(evaluated.graphs, self.objective.parameters, evaluated.hooked):
             return True
         with full_precision(self.objective.devices):
-            for objective, row in enumerate(rowwise(graphs, self.objective.parameters)):
+            for objective, row in enumerate(rowwise(form.losses(evaluated), self.objective.parameters)):
                 rows.add(objective, row, weight)
         return False
+
+    def _arranged(self, found: Rows, like: AnyRows) -> AnyRows:
+        """Return rows in the form of ``like``."""
+        if isinstance(like, Rows):
+            arranged: AnyRows = Rows(found.parameters, found.objectives, found.decisive)
+            arranged.make_room(like.layout)
+        else:
+            arranged = Row(found.parameters)
+        for s in range(found.objectives):
+            row = found.row(s)
+            arranged.add(s, [row.get(i) for i in range(len(found.parameters))], 1.0)
+        return arranged
 
 
 def evaluate_compiled(transaction: Transaction, batch: Any, size: int, keep: float, factor: float) -> bool:
@@ -219,20 +249,26 @@ def evaluate_compiled(transaction: Transaction, batch: Any, size: int, keep: flo
     Returns False, with nothing done, where there is no compiled function for it, and where a value is not finite:
     single rows then tell which one it is.
     """
-    store, update, probe = transaction.store, transaction.update, transaction.probe
-    if probe is not None and (probe.halves or not (probe.in_rows or store.reducer is None)):
-        return False  # the probe needs single gradients
-    like = store.spare if store.rows is None else store.rows
-    if not _supported(store, like) or like is None:
+    store, update, probe, form = transaction.store, transaction.update, transaction.probe, transaction.form
+    if form.sketched or (probe is not None and (probe.halves or not (probe.in_rows or store.reducer is None))):
+        return False  # single gradients are needed
+    objectives = store.objective.count
+    if objectives is None or not _supported(store, form.rows(objectives)):
         return False
+    transaction.pending = pending = store.blank(form, objectives, forget=False)
+    old = store.rows if keep else None
+    if isinstance(old, Rows):
+        old.make_room(pending.layout)
     previous = store.previous if update.look_back else None
-    compiled = store.compiler.find(batch, previous, like, bool(keep), transaction.step)
+    compiled = store.compiler.find(batch, previous, pending, old, transaction.step, form)
     if compiled is None:
         return False
-    old = [block.matrix for block in like.blocks] if keep else None
-    weights = torch.tensor([keep, update.now * factor, update.before * factor], dtype=torch.float64)
+    factors = torch.tensor([keep, update.now * factor, update.before * factor], dtype=torch.float64)
+    kept, weights = None if old is None else old.matrices(), form.weights_for(objectives)
     try:
-        losses, before, matrices = compiled.function(store.objective.parameters, previous, batch, weights, old)
+        losses, before, matrices = compiled.function(
+            store.objective.parameters, previous, batch, factors, kept, weights
+        )
     except Exception:
         if not compiled.seal.broken:
             raise
@@ -243,23 +279,19 @@ def evaluate_compiled(transaction: Transaction, batch: Any, size: int, keep: flo
         return False
     if not all(map(finite, (losses, *matrices))):
         return False
-    pending, store.spare = store.spare, None
-    if pending is None or pending.layout != like.layout:
-        pending = store.new_rows(like.objectives)
-        pending.make_room(like.layout)
-    reach = [new | kept for new, kept in zip(compiled.reach, like.reach, strict=True)]
-    pending.replace(reach if keep else compiled.reach, matrices)
-    transaction.pending = pending
+    transaction.objectives = objectives
+    reach = compiled.reach if old is None else [new | kept for new, kept in zip(compiled.reach, old.reach, strict=True)]
+    pending.replace(reach, matrices)
     transaction.account.add(losses, size)
     transaction.account.before = before
     return True
 
 
-def _supported(store: Store, like: Rows | None) -> bool:
+def _supported(store: Store, rows: int) -> bool:
     """Return whether the compiled engine serves this model; it gives up where it does not."""
     if store.sharded:
         store.engine.give_up("it needs all of U in one process, and shard=True splits it")
-    elif like and (like.objectives * store.objective.dimension > COMPILED_ENTRIES or not store.storage.plain):
+    elif rows * store.objective.dimension > COMPILED_ENTRIES or not store.storage.plain:
         store.engine.give_up(f"it supports at most {COMPILED_ENTRIES} entries of U (S x P), stored by default")
     return store.engine.name == "compiled"
 

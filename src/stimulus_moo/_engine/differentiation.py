@@ -53,6 +53,7 @@ class Engine:
         self.model = model
         self._chosen = name == "auto"  # by the rule, not by the user
         self._first = True  # is this the first graph that is looked at?
+        self._listened = any(isinstance(module, DistributedDataParallel) for module in model.modules())
 
     def jacobian(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], *, hooked: bool = False) -> Jacobian:
         """Return the gradients of all losses, for a model small enough to hold all rows at once.
@@ -71,11 +72,20 @@ class Engine:
             stacked = self._stacked(losses, parameters, hooked)
             if stacked is not None:
                 sink.take_stacked(stacked)
-            elif sink.rows.partition == ALL and can_stream(self.model, parameters):
+            elif sink.rows.partition == ALL and self.accumulates(parameters):
                 stream(losses, parameters, sink)
             else:
                 for objective, row in enumerate(rowwise(losses, parameters)):
                     sink.take_row(objective, row)
+
+    def accumulates(self, parameters: Sequence[Tensor]) -> bool:
+        """Return whether gradients may pass through ``p.grad``: nobody else listens for finished ones.
+
+        Listeners are hooks of the user, and DistributedDataParallel.
+        """
+        return not self._listened and not any(
+            getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in parameters
+        )
 
     def resume(self, name: str) -> None:
         """Go on as the engine of a saved state did, if the choice was left to the rule; a choice by name stays."""
@@ -188,13 +198,6 @@ def stream(losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Accumul
     finally:
         with DeferredInterrupts():
             clean_up()
-
-
-def can_stream(model: torch.nn.Module, parameters: Sequence[Tensor]) -> bool:
-    """Return whether nobody else listens for finished gradients: hooks of the user, or DistributedDataParallel."""
-    return not any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in parameters) and not any(
-        isinstance(module, DistributedDataParallel) for module in model.modules()
-    )
 
 
 def dense(gradient: Tensor) -> Tensor:

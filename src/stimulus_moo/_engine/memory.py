@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stimulus_moo._engine.differentiation import can_stream, choose
+from stimulus_moo._engine.differentiation import choose
 from stimulus_moo._engine.replay import SMALL
 from stimulus_moo._engine.rows import CHUNK
 from stimulus_moo.errors import InvalidOption
@@ -128,7 +128,7 @@ def _evaluation(store: Store, objectives: int, whole: int, *, staged: bool) -> i
         return objectives * sum(sizes) + max(largest, rounding)
     if staged and not store.sharded:
         return whole
-    streams = can_stream(model, parameters) and not store.sharded
+    streams = store.engine.accumulates(parameters) and not store.sharded
     return (largest if streams else 2 * sum(sizes)) + rounding
 
 

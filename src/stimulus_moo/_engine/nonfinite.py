@@ -65,14 +65,16 @@ def non_finite_gradient(objective: int, step: int) -> NonFiniteError:
     return NonFiniteError(message + "in low precision", objective=objective, step=step)
 
 
-def check_direction(
-    direction: Sequence[Tensor | None], sq_norm: Tensor, rows: Rows, weights: Tensor, step: int
-) -> None:
+def check_direction(direction: Sequence[Tensor | None], sq_norm: float, rows: Rows, weights: Tensor, step: int) -> None:
     """Raise NonFiniteError where the weighted sum of finite rows, or its cast to half precision, overflows."""
     narrow = [part for part in direction if part is not None and part.element_size() < 4]
     if not math.isfinite(sq_norm) or not all(map(finite, narrow)):
         s = int((weights.abs() * rows.sq_norms().sqrt()).argmax())
         kind = next(part.dtype for part in (*narrow, *direction) if part is not None)
-        message = f"the direction is too large for {kind} at step {step}, most of it from objective {s}; nothing was "
-        message += "changed. Scale the losses down, or keep the parameters in float32"
-        raise NonFiniteError(message, objective=s, step=step)
+        raise too_large(kind, step, s)
+
+
+def too_large(kind: torch.dtype, step: int, objective: int | None = None) -> NonFiniteError:
+    largest = "" if objective is None else f", most of it from objective {objective}"
+    message = f"the direction is too large for {kind} at step {step}{largest}; nothing was changed. Scale the losses "
+    return NonFiniteError(message + "down, or keep the parameters in float32", objective=objective or 0, step=step)

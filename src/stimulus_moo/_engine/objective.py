@@ -27,6 +27,7 @@ class Evaluated(NamedTuple):
 
     losses: Tensor
     graphs: list[Tensor]
+    vector: Tensor  # the graphs as one tensor
     hooked: bool = False
 
 
@@ -118,33 +119,41 @@ class Objective:
         first = self.count is None  # later ones are alike, and noticing takes time
         notice: AbstractContextManager[list[Tensor]] = noticing_retain_grad() if first else nullcontext([])
         with torch.enable_grad(), notice as retained:
-            losses = self._run_compiled(piece) if self.compiled else self._scalars(self.losses(self.model, piece))
+            returned = self._run_compiled(piece) if self.compiled else self.losses(self.model, piece)
+            losses = self._scalars(returned)
+            vector = returned if isinstance(returned, Tensor) else torch.stack(losses)
         hooked, self.returned = registered() != hooks or bool(retained), len(losses)
-        values = torch.stack([loss.detach() for loss in losses])
-        values = values.to(torch.promote_types(values.dtype, torch.float32))
+        values = vector.detach().to(torch.promote_types(vector.dtype, torch.float32), copy=True)
         if not all(map(math.isfinite, values.tolist())):
             raise non_finite_loss(values, step)
         for s, loss in enumerate(losses):
             if not loss.requires_grad:
                 raise reaches_nothing(s)
-        return Evaluated(values, losses, hooked)
+        return Evaluated(values, losses, vector, hooked)
 
-    def _run_compiled(self, piece: Any) -> list[Tensor]:
+    def _run_compiled(self, piece: Any) -> Any:
         """Run losses that the user has compiled; what was compiled for a single backward pass is compiled again."""
         snapshot = Snapshot(self.model, self.parameters)
         with keep_buffers():
-            losses = self._scalars(self.losses(self.model, piece))
+            returned = self.losses(self.model, piece)
+            losses = self._scalars(returned)
             if len(losses) > 1 and gives_buffers_away(losses):
                 snapshot.restore()
                 forget_compiled()
-                losses = self._scalars(self.losses(self.model, piece))
-        return losses
+                returned = self.losses(self.model, piece)
+        return returned
 
-    def write_gradients(self, direction: Sequence[Tensor | None]) -> None:
-        """Write one gradient per trainable parameter into ``p.grad``; frozen parameters have none."""
+    def write_gradients(self, direction: Sequence[Tensor | None], *, copy: bool = False) -> None:
+        """Write one gradient per trainable parameter into ``p.grad``; frozen parameters have none.
+
+        With ``copy``, the direction keeps its memory; each old gradient is released before its successor is made.
+        """
         for parameter in self.frozen:
             parameter.grad = None
         for parameter, gradient in zip(self.parameters, direction, strict=True):
+            if copy and gradient is not None:
+                parameter.grad = None
+                gradient = gradient.clone()
             parameter.grad = gradient
 
     def batch_norms(self) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo._engine.differentiation import Jacobian
+from stimulus_moo._engine.norms import sq_norm_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,22 +143,11 @@ class Probe:
     def end(self, sizes: Sequence[int]) -> float:
         """Compute the results, given the sizes of the halves, and free the vectors; return the variance or 0."""
         scale = sizes[0] * sizes[1] / sum(sizes) ** 2 if all(sizes) else 0.0
-        found, self._sums = {name: length(vectors) for name, vectors in self._sums.items()}, {}
-        self.change = found.get("change", self.change)
+        found, self._sums = {name: sq_norm_of(vectors) for name, vectors in self._sums.items()}, {}
+        if "change" in found:
+            self.change = math.sqrt(found["change"])
         if "split" in found:
-            self.change_variance = scale * found["split"] ** 2
+            self.change_variance = scale * found["split"]
         if "noise" in found:
-            self.variance = scale * found["noise"] ** 2
+            self.variance = scale * found["noise"]
         return self.variance or 0.0
-
-
-def length(vectors: Sequence[Tensor]) -> float:
-    """Return the Euclidean norm over all entries of all tensors."""
-    if not vectors:
-        return 0.0
-    norms = torch._foreach_norm(list(vectors), 2, dtype=torch.float64)
-    return math.sqrt(sum(float(norm) ** 2 for norm in norms))
-
-
-def distance(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
-    return length(torch._foreach_sub([x.detach() for x in xs], list(ys)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,14 @@ from torch import Tensor
 from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.exclusive import evaluating, exclusive
 from stimulus_moo._engine.interrupts import DeferredInterrupts
+from stimulus_moo._engine.loss_forms import AnyRows, LossForm, WeightedLoss
 from stimulus_moo._engine.nonfinite import check_direction
-from stimulus_moo._engine.observation import Observation, Probe, distance
+from stimulus_moo._engine.norms import distance
+from stimulus_moo._engine.observation import Observation, Probe
 from stimulus_moo._engine.replay import Snapshot
-from stimulus_moo._engine.transaction import Account, Transaction
+from stimulus_moo._engine.row import Row
+from stimulus_moo._engine.rows import Rows
+from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo._engine.warnings import replay_message
 from stimulus_moo.errors import InvalidOption, NonFiniteError, NotCopyable
 from stimulus_moo.estimators import Update
@@ -38,6 +42,7 @@ class Step:
         sq_norm: ||d_t||^2 over all parameters, a 0-d float64 tensor on the CPU, since it may exceed the range of
             float32.
         anchored: whether this was an anchor step.
+        reweighed: whether the weights were solved for at this step, not kept from an earlier one or fixed.
         skipped: whether the step met NaN or infinity and was skipped (``on_nonfinite="skip"``); losses, weights and
             sq_norm are then NaN.
     """
@@ -46,6 +51,7 @@ class Step:
     weights: Tensor
     sq_norm: Tensor
     anchored: bool
+    reweighed: bool = True
     skipped: bool = False
 
 
@@ -89,7 +95,9 @@ class Proposal:
         self._probe: Probe | None = None
         self._observation: Observation | None = None
         self._transaction: Transaction | None = None
-        self._combined: tuple[Tensor, list[Tensor | None], Tensor] | None = None  # lambda_t, d_t, ||d_t||^2
+        self._combined: tuple[Tensor, list[Tensor | None], float] | None = None  # lambda_t, d_t, ||d_t||^2
+        self._solved = False  # were the weights solved for, before the step or by it?
+        self._before = 0, 0, 0  # the cost of solving before the step
         self._grad_mode = torch.is_grad_enabled()
         self._snapshot = Snapshot(mg.objective.model, mg.objective.parameters)
         self._engine = mg.store.engine.name
@@ -108,10 +116,13 @@ class Proposal:
         return self._observation
 
     @property
-    def cost(self) -> tuple[int, int]:
-        """Samples and per-sample multi-gradients evaluated for the proposal."""
-        account = Account() if self._transaction is None else self._transaction.account
-        return account.samples, account.gradients
+    def cost(self) -> tuple[int, int, int]:
+        """Samples, per-sample multi-gradients and passes evaluated for the proposal."""
+        _, gradients, passes = self._before
+        if self._transaction is None:
+            return 0, gradients, passes
+        account = self._transaction.account
+        return account.samples, account.gradients + gradients, self._transaction.passes + passes
 
     @property
     def failed_at_previous_point(self) -> bool:
@@ -142,25 +153,74 @@ class Proposal:
             replay = self._snapshot
             if not replay.undrawn():
                 replay = Snapshot(mg.objective.model, mg.objective.parameters)
-            self._probe = self._new_probe(self.update)
-            self._transaction = Transaction(mg.store, self.update, self._t, replay, self._probe)
+            form = self._form(self.update, stepping=update is None)
+            if self._solved and form.sketched | self._needs_memory(self.update):
+                form = self._solve_before(form, batch, replay)
+            self._probe = self._new_probe(self.update, form)
+            self._transaction = Transaction(mg.store, self.update, self._t, replay, self._probe, form)
             self._transaction.evaluate(batch)
             if not self._transaction.replayed:
                 mg.warn("replay", replay_message(self._t))
 
+    def _form(self, update: Update, *, stepping: bool) -> LossForm:
+        """Return what the step differentiates: all losses where the weights are due, else one under kept weights."""
+        mg, kept = self._mg, self._mg.weights
+        if not mg.weighting.needs_rows:
+            return WeightedLoss(mg.weighting.constant)
+        if mg.reweigh is not None and kept is not None:
+            due = stepping and mg.reweigh.due(self._t, anchored=update.anchor is not None)
+            if not due:
+                return WeightedLoss(lambda _: kept)
+        self._solved = True
+        return mg.solving_form
+
+    def _needs_memory(self, update: Update) -> bool:
+        """Return whether d_t depends on more than the rows of this step, where only one row is remembered."""
+        return self._mg.store.one_row and bool(update.keep or update.look_back)
+
+    def _solve_before(self, form: LossForm, batch: Any, replay: Snapshot) -> LossForm:
+        """Solve for the weights on what the step is about to evaluate; then it follows lambda . F."""
+        mg, update = self._mg, self.update
+        assert update is not None
+        state = None if update.anchor is None else mg.estimator.state_dict()
+        rows_only = Update(keep=0.0, now=1.0, anchor=update.anchor)
+        self._transaction = solving = Transaction(mg.store, rows_only, self._t, replay, None, form)
+        solving.evaluate(batch)
+        weights = self._solve(solving.rows)
+        self._before = self.cost
+        solving.release()
+        replay.restore()
+        if state is not None:  # the step draws the same anchor
+            mg.estimator.load_state_dict(state)
+        return WeightedLoss(lambda _: weights)
+
+    def _solve(self, rows: AnyRows) -> Tensor:
+        mg = self._mg
+        assert isinstance(rows, Rows)
+        with full_precision(mg.objective.devices):
+            weights = checked(mg.weighting(rows.gramian(self._t)), rows.objectives)
+        if mg.store.reducer is not None and not mg.weighting.deterministic:
+            weights = mg.store.reducer.broadcast(weights)
+        return weights
+
     @evaluating
     def weigh(self) -> None:
         """Compute weights and direction; an overflow ends up in ``error``. ``commit`` calls this if needed."""
-        mg, rows = self._mg, None if self._transaction is None else self._transaction.pending
-        if not self.open or self._combined is not None or rows is None:
+        mg, transaction = self._mg, self._transaction
+        if not self.open or self._combined is not None or transaction is None or transaction.pending is None:
             return
+        rows, form = transaction.pending, transaction.form
         with self._undone_on_error(), torch.no_grad(), full_precision(mg.objective.devices):
-            weights = checked(mg.weighting(rows.gramian(self._t)), rows.objectives)
-            if mg.store.reducer is not None and not mg.weighting.deterministic:
-                weights = mg.store.reducer.broadcast(weights)
-            direction, sq_norm = rows.combine(weights)
-            if mg.objective.narrow or not math.isfinite(sq_norm):
-                check_direction(direction, sq_norm, rows, weights, self._t)
+            weights = form.weights_for(transaction.objectives)
+            if weights is None:
+                weights = factors = self._solve(rows)
+            else:
+                factors = torch.ones(1, dtype=torch.float64)
+            direction, sq_norm = rows.combine(factors)
+            if form.weighted and not math.isfinite(sq_norm):
+                raise transaction.blame()
+            if isinstance(rows, Rows) and (mg.objective.narrow or not math.isfinite(sq_norm)):
+                check_direction(direction, sq_norm, rows, factors, self._t)
             self._combined = weights, direction, sq_norm
 
     @exclusive
@@ -185,17 +245,23 @@ class Proposal:
             observation = self.observation if mg.watched or mg.estimator.observes else None
             if mg.estimator.observes and observation is not None:
                 mg.estimator.learn(observation)
-            anchored, length = transaction.update.anchor is not None, float(sq_norm)
-            mg.estimator.record(length, anchored=anchored)
-            step = Step(losses, weights.to(losses, copy=True), sq_norm.clone(), anchored)
-            counts = mg.samples + account.samples, mg.gradients + account.gradients
+            anchored, cost = transaction.update.anchor is not None, self.cost
+            mg.estimator.record(sq_norm, anchored=anchored)
+            if mg.reweigh is not None:
+                before = None if account.before is None else account.before.tolist()
+                mg.reweigh.learn(losses.tolist(), before, cost[2], solved=self._solved, anchored=anchored)
+            length = torch.tensor(sq_norm, dtype=torch.float64)
+            step = Step(losses, weights.to(losses, copy=True), length, anchored, self._solved)
+            counts = [total + new for total, new in zip((mg.samples, mg.gradients, mg.passes), cost, strict=True)]
+            remembered = self._remembered(transaction, direction, weights)
+            shared = isinstance(remembered, Row)  # its memory is that of the direction
 
             def finish() -> None:
-                transaction.commit(remember_rows=mg.estimator.remembers, remember_point=mg.estimator.two_point)
-                mg.objective.write_gradients(direction)
+                transaction.commit(remembered, remember_point=mg.estimator.two_point)
+                mg.objective.write_gradients(direction, copy=shared)
                 mg.objective.count = len(losses)
-                mg.t, (mg.samples, mg.gradients) = self._t + 1, counts
-                mg.weights, mg.sq_norm = weights.detach().double().cpu().clone(), length
+                mg.t, (mg.samples, mg.gradients, mg.passes) = self._t + 1, counts
+                mg.weights, mg.sq_norm = weights.detach().double().cpu().clone(), sq_norm
                 mg.observation = observation if mg.watched else None
                 mg.policy.in_a_row = 0
                 self.open = False
@@ -208,6 +274,17 @@ class Proposal:
                     finish()
                 raise
         return step
+
+    def _remembered(
+        self, transaction: Transaction, direction: Sequence[Tensor | None], weights: Tensor
+    ) -> AnyRows | None:
+        """Return the rows that the estimator needs again: under kept weights one, whose value is d_t."""
+        store, rows = self._mg.store, transaction.rows
+        if not self._mg.estimator.remembers:
+            return None
+        if transaction.form.weighted or not store.one_row:
+            return rows
+        return store.row_of(rows.mix(weights)[0] if self._mg.objective.narrow else direction)
 
     @exclusive
     def discard(self) -> None:
@@ -225,7 +302,9 @@ class Proposal:
         objectives = mg.objective.count or mg.objective.returned or error.objectives
         nothing = torch.full((objectives,), torch.nan)
         anchored = self.update is not None and self.update.anchor is not None
-        return Step(nothing, nothing.clone(), torch.tensor(torch.nan, dtype=torch.float64), anchored, skipped=True)
+        return Step(
+            nothing, nothing.clone(), torch.tensor(torch.nan, dtype=torch.float64), anchored, False, skipped=True
+        )
 
     def _choose(self, fresh: bool, look_back: bool) -> Update:
         """Return the estimator's update, changed as asked; it restarts where the rows it needs were lost."""
@@ -246,12 +325,13 @@ class Proposal:
         self.wanted = self._mg.estimator.update(t)
         return self.wanted
 
-    def _new_probe(self, update: Update) -> Probe | None:
+    def _new_probe(self, update: Update, form: LossForm) -> Probe | None:
         if update.anchor is not None:
             wanted = update.anchor.estimates_variance
         else:
             wanted = update.halves or (update.look_back and self.observes)
-        return Probe(self._last[0], self._mg.objective.parameters, halves=update.halves) if wanted else None
+        weights = torch.ones(1, dtype=torch.float64) if form.weighted else self._last[0]
+        return Probe(weights, self._mg.objective.parameters, halves=update.halves) if wanted else None
 
     def _observe(self) -> Observation:
         assert self._transaction is not None
@@ -261,7 +341,7 @@ class Proposal:
         return Observation(
             self._t,
             account.samples,
-            account.gradients,
+            self.cost[1],
             anchored,
             account.losses,
             account.before,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from stimulus_moo._engine.differentiation import Jacobian
 from stimulus_moo._engine.nonfinite import finite, non_finite_gradient
+from stimulus_moo._engine.norms import distance, sq_norm_of
 from stimulus_moo._engine.objective import reaches_nothing
 from stimulus_moo._engine.storage import Storage, add_rounded
 from stimulus_moo.data.partition import ALL
@@ -81,6 +82,11 @@ class Rows:
             self.reach = [old | new for old, new in zip(self.reach, reach, strict=True)]
             self.make_room(self.reach)
 
+    def expect(self, masks: Callable[[], list[int]]) -> None:
+        """Make room for what the first losses reach, if there is none yet."""
+        if not self.blocks:
+            self.make_room(masks())
+
     def make_room(self, layout: Sequence[int]) -> None:
         """Make room for a reach that is expected; values already there stay."""
         if any(wanted & ~room for wanted, room in zip(layout, self.layout, strict=True)):
@@ -145,6 +151,13 @@ class Rows:
                 torch.mul(terms, weight, out=columns) if terms.dtype == columns.dtype else columns.copy_(terms * weight)
         else:
             self._sum(pairs, weight)
+
+    def blocks_cut(self) -> list[tuple[list[int], list[int]]]:
+        """Return for each block its objectives and its parameters."""
+        return [(block.objectives, block.members) for block in self.blocks]
+
+    def matrices(self) -> list[Tensor]:
+        return [block.matrix for block in self.blocks]
 
     def replace(self, reach: Sequence[int], matrices: Sequence[Tensor]) -> None:
         """Replace the matrix of each block, in the current layout."""
@@ -216,25 +229,36 @@ class Rows:
             gramian[block.index[:, None], block.index] += product
         return gramian
 
-    def combine(self, weights: Tensor) -> tuple[list[Tensor | None], Tensor]:
+    def distance(self, other: Rows, weights: Tensor) -> float:
+        """Return ||sum_s weights[s] (u^s - v^s)|| for other rows v."""
+        pairs = zip(self.combine(weights)[0], other.combine(weights)[0], strict=True)
+        shared = [(a, b) for a, b in pairs if a is not None and b is not None]
+        return distance([a for a, _ in shared], [b for _, b in shared])
+
+    def combine(self, weights: Tensor) -> tuple[list[Tensor | None], float]:
         """Return d = sum_s weights[s] u^s, one tensor per parameter (None where nothing was reached), and ||d||^2."""
-        direction: list[Tensor | None] = [None] * len(self.parameters)
+        mixed, sq_norm = self.mix(weights)
+        return [None if part is None else part.to(p) for p, part in zip(self.parameters, mixed, strict=True)], sq_norm
+
+    def mix(self, weights: Tensor) -> tuple[list[Tensor | None], float]:
+        """As ``combine``, in the precision of the rows."""
+        mixed: list[Tensor | None] = [None] * len(self.parameters)
         sq_norm = 0.0
         for block in self.blocks:
             whole = len(block.objectives) == self.objectives
             flat = _combination(block.matrix, weights if whole else weights[block.index])
-            sq_norm += float(_squares(flat[None]))
-            flat = flat.to(self.parameters[block.members[0]])
+            sq_norm += sq_norm_of([flat])
             for i, part in block.pieces(flat, self.parameters):
                 if self.reach[i]:
-                    direction[i] = part
-        return direction, torch.tensor(sq_norm, dtype=torch.float64)
+                    mixed[i] = part
+        return mixed, sq_norm
 
     def sq_norms(self) -> Tensor:
         """Return ||u^s||^2 over all parameters for every s, in float64 on the CPU."""
         total = torch.zeros(self.objectives, dtype=torch.float64)
         for block in self.blocks:
-            total.index_add_(0, block.index, _squares(block.matrix).cpu())
+            squares = [sq_norm_of([row]) for row in block.matrix]
+            total.index_add_(0, block.index, torch.tensor(squares, dtype=torch.float64))
         return total
 
     def first_non_finite(self) -> int | None:
@@ -314,13 +338,6 @@ def _gramian(matrix: Tensor) -> Tensor:
             np.copyto(chunk, (part.float() if part.dtype is torch.bfloat16 else part).numpy())
             total += chunk @ chunk.T
     return torch.from_numpy(total)
-
-
-def _squares(matrix: Tensor) -> Tensor:
-    """Return the squared norm of every row in float64; a float64 copy exists of one chunk at a time."""
-    chunks = matrix.split(_width(matrix), dim=1)
-    parts = [torch.linalg.vector_norm(chunk, dim=1, dtype=torch.float64).square() for chunk in chunks]
-    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
 def _combination(matrix: Tensor, weights: Tensor) -> Tensor:

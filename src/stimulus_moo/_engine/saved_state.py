@@ -10,15 +10,18 @@ from torch import Tensor
 from stimulus_moo._engine.differentiation import ENGINES
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo.errors import StateMismatch
+from stimulus_moo.state import Stateful
 
 if TYPE_CHECKING:
+    from stimulus_moo._engine.proposal import Proposal
     from stimulus_moo.multigradient import MultiGradient
 
-VERSION = 3
-_COUNTS = ("step", "samples", "gradients", "skipped", "skipped_in_a_row")
+VERSION = 4
+_COUNTS = ("step", "samples", "gradients", "passes", "skipped", "skipped_in_a_row")
 _ENTRIES = {
     *_COUNTS,
     *("kind", "version", "objectives", "engine", "rows", "previous", "layout", "estimator", "weighting"),
+    "reweigh",
     *("weights", "sq_norm"),
 }
 
@@ -32,6 +35,7 @@ def save(mg: MultiGradient) -> dict[str, Any]:
         "step": mg.t,
         "samples": mg.samples,
         "gradients": mg.gradients,
+        "passes": mg.passes,
         "skipped": mg.policy.total,
         "skipped_in_a_row": mg.policy.in_a_row,
         "objectives": mg.objective.count,
@@ -39,11 +43,16 @@ def save(mg: MultiGradient) -> dict[str, Any]:
         "rows": [] if proposal is not None and proposal.overwrites else mg.rows(),
         "previous": mg.store.saved_point(),
         "layout": mg.store.saved_layout(),
-        "estimator": mg.estimator.state_dict() if proposal is None else proposal.state_before(mg.estimator),
-        "weighting": mg.weighting.state_dict() if proposal is None else proposal.state_before(mg.weighting),
+        "estimator": _state(mg.estimator, proposal),
+        "weighting": _state(mg.weighting, proposal),
+        "reweigh": None if mg.reweigh is None else _state(mg.reweigh, proposal),
         "weights": None if mg.weights is None else mg.weights.clone(),
         "sq_norm": mg.sq_norm,
     }
+
+
+def _state(part: Stateful, proposal: Proposal | None) -> dict[str, Any]:
+    return part.state_dict() if proposal is None else proposal.state_before(part)
 
 
 def check(mg: MultiGradient, state: Any, path: str) -> None:
@@ -70,12 +79,27 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
     mg.store.check(objectives, state["rows"], state["previous"], state["layout"], path)
     mg.estimator.check_state(state["estimator"], f"{path}.estimator")
     mg.weighting.check_state(state["weighting"], f"{path}.weighting")
-    inner = state["weighting"]
+    if (mg.reweigh is None) != (state["reweigh"] is None):
+        made = "with" if state["reweigh"] is not None else "without"
+        raise StateMismatch(f"{path}.reweigh was saved {made} kept weights; pass the same reweigh as when it was saved")
+    if mg.reweigh is not None:
+        mg.reweigh.check_state(state["reweigh"], f"{path}.reweigh")
+    _check_sizes(state, objectives, path)
+
+
+def _check_sizes(state: dict[str, Any], objectives: int | None, path: str) -> None:
+    """Raise StateMismatch where a tensor or list with an entry per objective has another length."""
+    inner, shapes = state["weighting"], {"previous": 1, "gramian": 2}
     while isinstance(inner, dict):  # a weighting may hold another one
-        previous, inner = inner.get("previous"), inner.get("weighting")
-        if isinstance(previous, Tensor) and previous.shape != (objectives,):
-            where = f"{path}.weighting.previous"
-            raise StateMismatch(f"{where} must have {objectives} numbers, found shape {list(previous.shape)}")
+        for name, dimensions in shapes.items():
+            found = inner.get(name)
+            if isinstance(found, Tensor) and found.shape != (objectives,) * dimensions:
+                where, needed = f"{path}.weighting.{name}", [objectives] * dimensions
+                raise StateMismatch(f"{where} must have the shape {needed}, found shape {list(found.shape)}")
+        inner = inner.get("weighting")
+    for name, value in (state["reweigh"] or {}).items():
+        if isinstance(value, list) and len(value) != objectives:
+            raise StateMismatch(f"{path}.reweigh.{name} must have {objectives} numbers, found {len(value)}")
 
 
 def _is_count(value: Any) -> bool:
@@ -99,7 +123,7 @@ def check_for_current_model(mg: MultiGradient, state: Any, path: str) -> None:
 
 def load(mg: MultiGradient, state: dict[str, Any]) -> None:
     mg.store.load(state["rows"], state["previous"], state["layout"])
-    mg.t, mg.samples, mg.gradients = state["step"], state["samples"], state["gradients"]
+    mg.t, mg.samples, mg.gradients, mg.passes = (state[name] for name in _COUNTS[:4])
     mg.policy.total, mg.policy.in_a_row = state["skipped"], state["skipped_in_a_row"]
     mg.objective.count = state["objectives"]
     mg.store.engine.resume(state["engine"])
@@ -107,3 +131,5 @@ def load(mg: MultiGradient, state: dict[str, Any]) -> None:
     mg.sq_norm = state["sq_norm"]
     mg.estimator.load_state_dict(state["estimator"])
     mg.weighting.load_state_dict(state["weighting"])
+    if mg.reweigh is not None:
+        mg.reweigh.load_state_dict(state["reweigh"])

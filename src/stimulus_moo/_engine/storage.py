@@ -1,11 +1,13 @@
 """How rows are stored: their type and device, and sums into low precision."""
 
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from stimulus_moo._engine.nonfinite import finite
+from stimulus_moo.errors import InvalidOption
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,21 @@ class Storage:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "plain", self.dtype is None and self.device is None)
+
+    @classmethod
+    def checked(cls, dtype: Any, device: Any) -> Self:
+        """Return the storage for the options ``rows_dtype`` and ``rows_device``, or raise InvalidOption."""
+        if dtype not in (None, torch.bfloat16, torch.float32, torch.float64):
+            needed = "None, torch.bfloat16, torch.float32 or torch.float64"
+            raise InvalidOption(f"rows_dtype must be {needed}, found {dtype!r}")
+        try:
+            return cls(dtype, None if device is None else torch.device(device))
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise InvalidOption(f"rows_device must be a device such as 'cpu', found {device!r}") from error
+
+    def for_one_row(self) -> "Storage":
+        """Return how the one row of kept weights is stored: never in half precision, which would save little."""
+        return Storage(None, self.device) if self.dtype is torch.bfloat16 else self
 
     def dtype_for(self, parameter: Tensor) -> torch.dtype:
         return torch.promote_types(parameter.dtype, torch.float32) if self.dtype is None else self.dtype

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from stimulus_moo._engine.compiled import Compiler
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.objective import Objective, reaches_nothing
 from stimulus_moo._engine.replay import ParameterSwap, Snapshot
+from stimulus_moo._engine.row import Row
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo.errors import StateMismatch
 
 if TYPE_CHECKING:
+    from stimulus_moo._engine.loss_forms import LossForm
     from stimulus_moo.distributed.reducer import AllReduce
 
 #: The staging threshold. Up to this many entries of U (S x P) an update is built beside the old rows and can be
@@ -27,13 +30,20 @@ class Store:
     """Keeps U, x_{t-1} and spare memory for the next update; transactions change them."""
 
     def __init__(
-        self, objective: Objective, engine: Engine, storage: Storage | None = None, reducer: AllReduce | None = None
+        self,
+        objective: Objective,
+        engine: Engine,
+        storage: Storage | None = None,
+        reducer: AllReduce | None = None,
+        *,
+        one_row: bool = False,
     ) -> None:
+        self.one_row = one_row  # are weights kept between solves, so that one row is remembered?
         self.objective, self.engine, self.storage = objective, engine, storage or Storage()
         self.reducer = reducer  # None for a process on its own
         self.sharded = reducer is not None and reducer.sharded
         self.compiler = Compiler(objective, engine)
-        self.rows: Rows | None = None  # U_{t-1}, where the estimator needs it again
+        self.rows: Rows | Row | None = None  # U_{t-1}, or its one row under kept weights, where it is needed again
         self.previous: list[Tensor] | None = None  # x_{t-1}
         self.swap: ParameterSwap | None = None  # puts x_{t-1} into the parameters for a while
         self.layout = [0] * len(objective.parameters)  # every reach seen so far: how the rows are cut into blocks
@@ -52,25 +62,47 @@ class Store:
         return self.sharded or (objectives * self.objective.dimension <= STAGED_ENTRIES and self.storage.plain)
 
     def new_rows(self, objectives: int) -> Rows:
-        make = Rows if self.reducer is None else self.reducer.new_rows
-        rows = make(self.objective.parameters, objectives, self.objective.decisive, self.storage)
+        rows = self._make(objectives, self.storage, self.layout)
         rows.staged = self.stages(objectives)
-        rows.make_room(self.layout)
         return rows
 
-    def blank(self, objectives: int, *, forget: bool) -> Rows:
+    def new_row(self) -> Rows | Row:
+        """Return one row; updates are built beside it at any size of the model."""
+        storage, room = self.storage.for_one_row(), [int(mask > 0) for mask in self.layout]
+        if self.reducer is None and storage.plain and not self.objective.narrow:
+            return Row(self.objective.parameters, room=room)
+        return self._make(1, storage, room)
+
+    def row_of(self, parts: Sequence[Tensor | None]) -> Rows | Row:
+        """Return one row with these values, one tensor per parameter or None; it may use their memory."""
+        row = self.new_row()
+        if isinstance(row, Row):
+            row.parts = list(parts)
+        else:
+            row.load(0, parts)
+        return row
+
+    def _make(self, objectives: int, storage: Storage, layout: Sequence[int]) -> Rows:
+        make = Rows if self.reducer is None else self.reducer.new_rows
+        rows = make(self.objective.parameters, objectives, self.objective.decisive, storage)
+        rows.make_room(layout)
+        return rows
+
+    def blank(self, form: LossForm, objectives: int, *, forget: bool) -> Rows | Row:
         """Return empty rows, in spare memory if there is any.
 
         A large update that forgets the old rows takes their memory: if it fails, the rows are lost.
         """
-        blank, self.spare = self.spare, None
-        if blank is None and self.rows is not None and forget and not self.rows.staged:
+        blank, room = None, form.room(self.layout)
+        if not form.sketched and self.spare is not None and self.spare.objectives == form.rows(objectives):
+            blank, self.spare = self.spare, None
+        if blank is None and isinstance(self.rows, Rows) and forget and not self.rows.staged:
             blank, self.rows = self.rows, None
         if blank is None:
-            return self.new_rows(objectives)
+            return form.new_rows(self, objectives)
         blank.clear(lazily=not blank.staged)
-        if blank.layout != self.layout:
-            blank.make_room(self.layout)
+        if blank.layout != room:
+            blank.make_room(room)
         return blank
 
     def masks(self, graphs: Sequence[Tensor]) -> list[int]:
@@ -124,9 +156,11 @@ class Store:
 
     def check(self, objectives: int | None, rows: Any, point: Any, layout: Any, path: str) -> None:
         """Raise StateMismatch, naming the parameter, where a saved state does not fit the model."""
-        if not isinstance(rows, list) or len(rows) not in (0, objectives):
+        needed = 1 if self.one_row else objectives
+        if not isinstance(rows, list) or len(rows) not in (0, needed):
             found = f"{len(rows)} rows" if isinstance(rows, list) else type(rows).__name__
-            raise StateMismatch(f"{path}.rows must be a list of rows for {objectives} objectives, found {found}")
+            kept = "one row, of kept weights" if self.one_row else f"{objectives} rows, one per objective"
+            raise StateMismatch(f"{path}.rows must be an empty list or {kept}, found {found}; was reweigh another?")
         if not isinstance(layout, dict) or set(layout) != set(self.objective.names):
             raise StateMismatch(f"{path}.layout must name the parameters {self.objective.names}, found {layout!r}")
         for name, mask in layout.items():
@@ -135,11 +169,11 @@ class Store:
                     f"{path}.layout[{name!r}] must be a mask of {objectives} objectives, found {mask!r}"
                 )
         for s, row in enumerate(rows):
-            self._check_tensors(row, f"{path}.rows[{s}]", point=False)
+            self._check_tensors(row, f"{path}.rows[{s}]", self._row_storage().dtype_for)
             if not row:
                 raise StateMismatch(f"{path}.rows[{s}] must have an entry for some parameter, found none")
         if point is not None:
-            self._check_tensors(point, f"{path}.previous", point=True)
+            self._check_tensors(point, f"{path}.previous", None)
 
     def load(self, rows: list[dict[str, Tensor]], point: dict[str, Tensor] | None, layout: dict[str, int]) -> None:
         self.clear()
@@ -150,19 +184,25 @@ class Store:
             self.swap = ParameterSwap(self.objective.parameters, self.previous)
         self.rows = self._loaded(rows)
 
-    def _loaded(self, rows: list[dict[str, Tensor]]) -> Rows | None:
+    def _loaded(self, rows: list[dict[str, Tensor]]) -> Rows | Row | None:
         if not rows:
             return None
-        loaded = self.new_rows(len(rows))
+        loaded = self.new_row() if self.one_row else self.new_rows(len(rows))
         for s, row in enumerate(rows):
             loaded.load(s, [row.get(name) for name in self.objective.names])
         return loaded
 
-    def _check_tensors(self, found: Any, path: str, *, point: bool) -> None:
+    def _row_storage(self) -> Storage:
+        return self.storage.for_one_row() if self.one_row else self.storage
+
+    def _check_tensors(self, found: Any, path: str, dtype_for: Callable[[Tensor], torch.dtype] | None) -> None:
+        """Check the tensors of a row, or of a point if no types are given: it has those of the parameters."""
         own = dict(zip(self.objective.names, self.objective.parameters, strict=True))
         if not isinstance(found, dict):
             raise StateMismatch(f"{path} must be a dict by parameter name, found {type(found).__name__}")
-        missing = sorted(set(own) - set(found)) if point else []  # a row has only what its objective reaches
+        missing = (
+            sorted(set(own) - set(found)) if dtype_for is None else []
+        )  # a row has only what its objective reaches
         unknown = sorted(map(str, set(found) - set(own)))
         if missing or unknown:
             raise StateMismatch(f"{path} has no entry for {missing} and unknown entries {unknown}")
@@ -170,6 +210,6 @@ class Store:
             shape = list(tensor.shape) if isinstance(tensor, Tensor) else repr(tensor)
             if shape != list(own[name].shape):
                 raise StateMismatch(f"{path}[{name!r}] has shape {shape}, the model has {list(own[name].shape)}")
-            needed = own[name].dtype if point else self.storage.dtype_for(own[name])
+            needed = own[name].dtype if dtype_for is None else dtype_for(own[name])
             if tensor.dtype != needed:
                 raise StateMismatch(f"{path}[{name!r}] is of {tensor.dtype}, this model needs {needed}")

@@ -5,23 +5,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.account import Account
 from stimulus_moo._engine.accumulator import Accumulator
 from stimulus_moo._engine.compiled import evaluate_compiled
-from stimulus_moo._engine.observation import Piece, Probe, length
+from stimulus_moo._engine.differentiation import full_precision, rowwise
+from stimulus_moo._engine.loss_forms import ALL_LOSSES, AnyRows, LossForm
+from stimulus_moo._engine.nonfinite import finite, non_finite_gradient, too_large
+from stimulus_moo._engine.objective import Evaluated
+from stimulus_moo._engine.observation import Piece, Probe, WeightedSum
 from stimulus_moo._engine.precompiled import keep_buffers
 from stimulus_moo._engine.replay import ParameterSwap, Snapshot
+from stimulus_moo._engine.row import Row
 from stimulus_moo._engine.rows import Rows
+from stimulus_moo._engine.sketch import Sketch
 from stimulus_moo._engine.store import Store
 from stimulus_moo.anchors.variance import Spread
 from stimulus_moo.data.batches import leading_size, split
 from stimulus_moo.data.partition import ALL
-from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
+from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption, NonFiniteError
 from stimulus_moo.estimators import Update
 
 if TYPE_CHECKING:
@@ -30,39 +36,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger("stimulus_moo")
 
 
-@dataclass
-class Account:
-    """What one update cost and saw.
-
-    Attributes:
-        samples, gradients: samples drawn and per-sample multi-gradients evaluated.
-        losses: means at x_t over all samples evaluated there.
-        before: the batch's losses at x_{t-1}, where it was evaluated there too.
-    """
-
-    samples: int = 0
-    gradients: int = 0
-    losses: Tensor | None = None
-    before: Tensor | None = None
-    seen: int = field(default=0, repr=False)
-
-    def add(self, losses: Tensor, size: int) -> None:
-        self.seen += size
-        self.losses = losses if self.losses is None else self.losses + (losses - self.losses) * (size / self.seen)
-
-
 class Transaction:
     """One update: ``evaluate`` builds U_t; then ``commit`` makes it final or ``roll_back`` undoes it."""
 
-    def __init__(self, store: Store, update: Update, step: int, snapshot: Snapshot, probe: Probe | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        update: Update,
+        step: int,
+        snapshot: Snapshot,
+        probe: Probe | None = None,
+        form: LossForm = ALL_LOSSES,
+    ) -> None:
         if (update.keep and store.rows is None) or (update.look_back and store.previous is None):
             raise InvalidOption(
                 f"the estimator's update at step {step} needs rows or a point that were never stored, found keep="
                 f"{update.keep!r}, before={update.before!r}; start with both 0, and set remembers and two_point"
             )
         self.store, self.update, self.step, self.probe, self._snapshot = store, update, step, probe, snapshot
+        self.form = form  # which losses are differentiated
         self.account = Account()
-        self.pending: Rows | None = None  # U_t
+        self.objectives = 0  # S, once the losses were evaluated
+        self.pending: AnyRows | None = None  # U_t
+        self._evaluated: list[Piece] = []  # the pieces of the batch
+        self._masks: list[int] | None = None  # which objectives reach each parameter, if that was not known before
         self.accumulator: Accumulator | None = None  # the last one
         #: whether U_{t-1} is overwritten by this update
         self.in_place = bool(update.keep) and update.anchor is None and not (store.rows is None or store.rows.staged)
@@ -71,10 +68,15 @@ class Transaction:
         self.replayed = True  # did the evaluations at both points draw equally many random numbers?
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> AnyRows:
         """U_t, once something was evaluated."""
         assert self.pending is not None
         return self.pending
+
+    @property
+    def passes(self) -> int:
+        """Per-sample derivatives of one scalar."""
+        return self.account.gradients * self.form.rows(self.objectives or self.store.objective.returned)
 
     def evaluate(self, batch: Any) -> None:
         """Build U_t from U_{t-1} and the gradients; ``account`` has what it cost and saw."""
@@ -87,8 +89,8 @@ class Transaction:
             else:
                 self._evaluate_batch(batch)
 
-    def commit(self, *, remember_rows: bool, remember_point: bool) -> None:
-        """Make the update final: U_t replaces U_{t-1} and x_t replaces x_{t-1}. Idempotent."""
+    def commit(self, rows: AnyRows | None, *, remember_point: bool) -> None:
+        """Make the update final: ``rows`` replace U_{t-1}, or none are kept, and x_t replaces x_{t-1}. Idempotent."""
         store, pending = self.store, self.pending
         if pending is None:
             return
@@ -99,38 +101,55 @@ class Transaction:
                 store.swap = ParameterSwap(store.objective.parameters, store.previous)
             else:  # without torch.no_grad, whose exit a signal could skip
                 torch._foreach_copy_(store.previous, current)
-        store.layout = pending.layout
-        if remember_rows:
-            store.spare = store.rows if store.rows is not pending else None
-            store.rows = pending
-        else:
-            store.spare = pending
-        if store.reducer is not None:
-            store.reducer.commit()
+        _, store.layout = self.layout()
+        used = [one for one in (pending, store.rows) if one is not rows and self._reusable(one)]
+        store.spare = used[0] if used else store.spare  # type: ignore[assignment]
+        store.rows = rows
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the rows of an update that is finished. Idempotent."""
+        if self.store.reducer is not None:
+            self.store.reducer.commit()
         self.pending = self.accumulator = None
+        self._evaluated = []
+
+    def layout(self) -> tuple[int, list[int]]:
+        """Return S and, by parameter, the bit mask of the objectives that reach it, as far as it is known."""
+        assert self.pending is not None
+        return self.objectives, self.known(self.pending.layout)
+
+    def known(self, masks: Sequence[int]) -> list[int]:
+        """Return by parameter the mask of all S objectives, given those of the rows: of one row they say little."""
+        if not self.form.weighted:
+            return list(masks)
+        return [mask or new for mask, new in zip(self._masks or self.store.layout, masks, strict=True)]
+
+    def _reusable(self, rows: AnyRows | None) -> bool:
+        """Return whether the next update can use this memory; S large rows exist only while weights are solved for."""
+        return isinstance(rows, Rows) and not isinstance(rows, Sketch) and (rows.staged or not self.store.one_row)
 
     def roll_back(self) -> None:
         """Undo ``evaluate``. Rows that are updated in place are dropped: the estimator restarts at the next step."""
         store = self.store
         if store.swap is not None:
             store.swap.back()
-        if self.accumulator is not None and self.accumulator.close is not None:
-            self.accumulator.close()
+        for owner in (self.accumulator, self.pending):
+            if (clean_up := getattr(owner, "close", None)) is not None:
+                clean_up()
         if store.reducer is not None:
             store.reducer.roll_back(store)
         self.pending = self.accumulator = None
+        self._evaluated = []
         if self.drops:
             store.rows = None
             logger.info("step %d was undone; its rows are lost, the estimator restarts at the next step", self.step)
 
-    def open_rows(self, graphs: Sequence[Tensor]) -> Rows:
+    def open_rows(self, graphs: Sequence[Tensor]) -> AnyRows:
         """Return U_t, with room for what these losses reach if they are the first."""
         if self.pending is None:
-            self.pending = self.store.blank(len(graphs), forget=not self.update.keep)
-        if len(graphs) != self.pending.objectives:
-            raise InvalidLosses(f"losses returned {self.pending.objectives} losses before and {len(graphs)} now")
-        if not self.pending.blocks:
-            self.pending.make_room(self.store.masks(graphs))
+            self.pending = self.store.blank(self.form, self.objectives, forget=not self.update.keep)
+        self.pending.expect(lambda: self.store.masks(graphs))
         return self.pending
 
     def _evaluate_anchor(self) -> None:
@@ -148,6 +167,8 @@ class Transaction:
                 piece = Piece(content, size, half=half, fraction_of_half=size / sizes[half])
                 self._accumulate(piece, float(size), account, probe)
                 account.samples = account.gradients = account.seen
+                if self.form.weighted and not all(map(finite, self.rows.matrices())):
+                    raise self.blame([piece])
             if probe is not None and pair is not None and half:
                 anchor.spread = anchor.spread.add(pair, sum(sizes) * probe.end(sizes))
         spread = anchor.spread if reducer is None else reducer.sum(self, account, anchor.spread)
@@ -163,7 +184,7 @@ class Transaction:
 
     def _evaluate_batch(self, batch: Any) -> None:
         update, probe, reducer = self.update, self.probe, self.store.reducer
-        pieces = self._cut(batch, halves=probe is not None and probe.halves)
+        pieces = self._evaluated = self._cut(batch, halves=probe is not None and probe.halves)
         own = sum(piece.size for piece in pieces)
         self._count(own)
         self.drops |= self.in_place and bool(update.now or update.before)  # else it only looks
@@ -187,6 +208,8 @@ class Transaction:
     def _reduce(self, reducer: AllReduce) -> None:
         """Make U_t and the account those of all processes."""
         account = self.account
+        if self.form.weighted and self.pending is not None and not all(map(finite, self.pending.matrices())):
+            raise self.blame()  # here, where it is known whose gradient it is
         reducer.sum(self, account, Spread())
         if not account.seen:
             raise InvalidBatch(f"no rank has brought a sample to step {self.step}: every batch is empty or None")
@@ -204,8 +227,7 @@ class Transaction:
         probe.end([sum(piece.size for piece in pieces if piece.half == half) for half in (0, 1)])
         old, new, weights = self.store.rows, self.pending, probe.weights
         if probe.in_rows and old is not None and new is not None and weights is not None:
-            pairs = zip(new.combine(weights)[0], old.combine(weights)[0], strict=True)
-            probe.change = length([now - before for now, before in pairs if now is not None and before is not None])
+            probe.change = new.distance(old, weights)  # type: ignore[arg-type]  # both are of one kind
 
     def _cut(self, batch: Any, *, halves: bool) -> list[Piece]:
         """Return the batch in pieces of at most ``micro_batch`` samples, on request from its two halves."""
@@ -259,7 +281,7 @@ class Transaction:
 
     def _merge(self, keep: float) -> None:
         if keep and self.store.rows is not None:
-            self.rows.merge(self.store.rows, keep)
+            self.rows.merge(self.store.rows, keep)  # type: ignore[arg-type]  # both are of one kind
 
     def _accumulate(
         self, piece: Piece, weight: float, account: Account, probe: Probe | None, *, at_previous: bool = False
@@ -267,20 +289,66 @@ class Transaction:
         """Add ``weight`` times the rows of one piece; a weight of 0 only looks at the gradients."""
         store = self.store
         evaluated = store.objective.evaluate(piece.content, self.step)
-        graphs, parameters = evaluated.graphs, store.objective.parameters
+        self._check_count(evaluated)
+        graphs = self.form.losses(evaluated)
         target = self.open_rows(graphs) if store.reducer is None else store.reducer.target(self, graphs)
-        side = None
-        if probe is not None:
-            side = probe.side(target.objectives, piece, now=not at_previous)
-        if target.staged and not store.sharded:
-            jacobian = store.engine.jacobian(graphs, parameters, hooked=evaluated.hooked)
+        side = None if probe is None else probe.side(target.objectives, piece, now=not at_previous)
+        if not self.form.weighted:
+            self._add_rows(target, graphs, weight, side, hooked=evaluated.hooked)
+        elif isinstance(target, Row) and side is None and store.engine.accumulates(store.objective.parameters):
+            if weight:
+                target.accumulate(graphs[0], weight)
+        else:
+            self._add_row(target, graphs[0], weight, side)
+        account.add(evaluated.losses, piece.size)
+
+    def _add_rows(
+        self, target: AnyRows, graphs: list[Tensor], weight: float, side: WeightedSum | None, *, hooked: bool
+    ) -> None:
+        """Differentiate all losses and add ``weight`` times their gradients."""
+        engine, parameters = self.store.engine, self.store.objective.parameters
+        if target.staged and not self.store.sharded:
+            jacobian = engine.jacobian(graphs, parameters, hooked=hooked)
             if side is not None:
                 side.add_jacobian(jacobian)
             if weight:
                 target.add_jacobian(jacobian, weight)
         else:
             self.accumulator = Accumulator(target, weight, self.step, side)
-            store.engine.stream(graphs, parameters, self.accumulator, hooked=evaluated.hooked)
+            engine.stream(graphs, parameters, self.accumulator, hooked=hooked)
             self.accumulator.side = None  # the probe frees its vectors
             target.settle()
-        account.add(evaluated.losses, piece.size)
+
+    def _add_row(self, target: AnyRows, loss: Tensor, weight: float, side: WeightedSum | None) -> None:
+        """Differentiate one loss and add ``weight`` times its gradient."""
+        objective = self.store.objective
+        with full_precision(objective.devices):
+            gradients = next(rowwise([loss], objective.parameters))
+        if side is not None and not all(gradient is None or finite(gradient) for gradient in gradients):
+            raise self.blame()
+        self.accumulator = Accumulator(target, weight, self.step, side)
+        self.accumulator.take_row(0, gradients)
+        self.accumulator.side = None
+        target.settle()
+
+    def _check_count(self, evaluated: Evaluated) -> None:
+        """Note S, and at the first step which parameters each loss reaches, where only their sum is differentiated."""
+        found = len(evaluated.graphs)
+        if self.objectives and found != self.objectives:
+            raise InvalidLosses(f"losses returned {self.objectives} losses before and {found} now")
+        self.objectives = found
+        if self.form.weighted and self._masks is None and not any(self.store.layout):
+            self._masks = self.store.masks(evaluated.graphs)
+
+    def blame(self, pieces: Sequence[Piece] | None = None) -> NonFiniteError:
+        """Return the error for a non-finite gradient of lambda . F; single rows tell whose it is."""
+        objective = self.store.objective
+        pieces = self._evaluated if pieces is None else pieces
+        for swap in (nullcontext(), self.store.swap if self.update.look_back else None):
+            with swap or nullcontext():
+                for piece in pieces:
+                    graphs = objective.evaluate(piece.content, self.step).graphs
+                    for s, row in enumerate(rowwise(graphs, objective.parameters)):
+                        if not all(gradient is None or finite(gradient) for gradient in row):
+                            return non_finite_gradient(s, self.step)
+        return too_large(objective.parameters[0].dtype, self.step)

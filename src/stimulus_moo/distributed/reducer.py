@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.account import Account
+from stimulus_moo._engine.loss_forms import AnyRows
 from stimulus_moo._engine.memory import MemoryEstimate
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
-from stimulus_moo._engine.transaction import Account, Transaction
+from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.anchors.variance import GROUPS, Spread
 from stimulus_moo.distributed.fingerprint import Fingerprint, fingerprint_of, require_same, structure_of
 from stimulus_moo.distributed.group import Group, describe, told
@@ -101,30 +103,33 @@ class AllReduce:
 
     def target(self, transaction: Transaction, graphs: Sequence[Tensor]) -> Rows:
         """Return the rows to which the gradients of these losses are added."""
-        return transaction.open_rows(graphs)
+        return as_rows(transaction.open_rows(graphs))
 
     def sum(self, transaction: Transaction, account: Account, spread: Spread, *, last: bool = True) -> Spread:
         """Make the pending rows and the account those of all processes; return the spread of all processes."""
-        store, own = transaction.store, transaction.pending
+        store, form = transaction.store, transaction.form
+        own = None if transaction.pending is None else as_rows(transaction.pending)
         if not self._objectives:
-            self._agree(store, _layout(own))
+            self._agree(store, _layout(transaction))
         if not self._objectives:
             self._awaited = False
             return spread  # no process has brought anything
-        total = self._exchange(store, Head(self._objectives, transaction.step, account, spread), own)
+        total = self._exchange(transaction, Head(self._objectives, transaction.step, account, spread), own)
         self._awaited = not last
-        rows = own or (store.rows if transaction.in_place else None)
+        rows = own or (as_rows(store.rows) if transaction.in_place else None)
         if rows is None:
-            rows = store.blank(self._objectives, forget=not transaction.update.keep)
+            rows = as_rows(store.blank(form, self._objectives, forget=not transaction.update.keep))
+        room = form.room(store.layout)
         if own is None:  # this process has evaluated nothing
-            rows.make_room(store.layout)
+            rows.make_room(room)
             rows.scale(0.0)
+        transaction.objectives = self._objectives
         transaction.drops |= rows is store.rows
         transaction.pending = rows
         rows.settle()
         self._sum_rows(rows)
         reach = rows.reach if own is not None else [0] * len(store.layout)
-        rows.reach = self._union(reach) if total.partial else list(store.layout)
+        rows.reach = self._union(reach, rows.objectives) if total.partial else room
         return self._take_over(total, account, transaction)
 
     def tally(self, transaction: Transaction, spread: Spread) -> Spread:
@@ -180,19 +185,20 @@ class AllReduce:
         small = estimate.objectives * parameters <= BUCKET
         return dataclasses.replace(estimate, transient=estimate.transient + (estimate.rows if small else 0))
 
-    def _exchange(self, store: Store, head: Head, own: Rows | None) -> Head:
+    def _exchange(self, transaction: Transaction, head: Head, own: Rows | None) -> Head:
         """Sum the heads; raise where a process failed or is at another step; make room for what any has reached."""
+        store, room = transaction.store, transaction.form.room(transaction.store.layout)
         if own is not None:
-            own.make_room(store.layout)
-            head.grown, head.partial = own.layout != store.layout, own.reach != store.layout
+            own.make_room(room)
+            head.grown, head.partial = own.layout != room, own.reach != room
         total = head.summed(self.group)
         if total.failed:
             self._raise_failure(None)
         self._require_same_step(total.step, head.step)
         if total.grown:
-            self._agree(store, _layout(own))
+            self._agree(store, _layout(transaction))
             if own is not None:
-                own.make_room(store.layout)
+                own.make_room(transaction.form.room(store.layout))
         return total
 
     def _sum_rows(self, rows: Rows) -> None:
@@ -241,8 +247,8 @@ class AllReduce:
             self._objectives = count
             store.layout = [old | new for old, new in zip(store.layout, layout, strict=True)]
 
-    def _union(self, reach: Sequence[int]) -> list[int]:
-        bits = torch.tensor([[float(mask >> s & 1) for s in range(self._objectives)] for mask in reach])
+    def _union(self, reach: Sequence[int], rows: int) -> list[int]:
+        bits = torch.tensor([[float(mask >> s & 1) for s in range(rows)] for mask in reach])
         counts = self.group.sum(bits).tolist()
         return [sum(1 << s for s, count in enumerate(row) if count) for row in counts]
 
@@ -269,5 +275,11 @@ class AllReduce:
             require_same(found, self._step)
 
 
-def _layout(rows: Rows | None) -> Layout | None:
-    return None if rows is None else (rows.objectives, rows.layout)
+def _layout(transaction: Transaction) -> Layout | None:
+    return None if transaction.pending is None else transaction.layout()
+
+
+def as_rows(rows: AnyRows | None) -> Rows:
+    """Return the rows of several processes, which are never of the form that one process uses for one row."""
+    assert isinstance(rows, Rows)
+    return rows

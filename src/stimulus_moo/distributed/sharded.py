@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.account import Account
 from stimulus_moo._engine.memory import MemoryEstimate
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
-from stimulus_moo._engine.transaction import Account, Transaction
+from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.anchors.variance import Spread
-from stimulus_moo.distributed.reducer import AllReduce, Head, Layout
+from stimulus_moo.distributed.reducer import AllReduce, Head, Layout, as_rows
 
 
 class ReduceScatter(AllReduce):
@@ -27,21 +28,31 @@ class ReduceScatter(AllReduce):
 
     def target(self, transaction: Transaction, graphs: Sequence[Tensor]) -> Rows:
         """Open a round for these losses; return the rows to which all processes add."""
-        self._round(transaction.store, active=True, own=(len(graphs), transaction.store.masks(graphs)))
+        if transaction.form.sketched:  # a sketch is small: every process keeps all of it
+            return super().target(transaction, graphs)
+        store, form = transaction.store, transaction.form
+        room, masks = form.room(store.layout), store.masks(graphs)
+        grown = transaction.objectives != self._objectives
+        grown |= any(new & ~old for new, old in zip(masks, room, strict=True))
+        self._round(store, active=True, own=(transaction.objectives, transaction.known(masks)), grown=grown)
         self._transaction, transaction.accumulator = transaction, None
         return self._open_rows(transaction)
 
     def sum(self, transaction: Transaction, account: Account, spread: Spread, *, last: bool = True) -> Spread:
         """Wait for the others; then the pending rows are the sums already, and the accounts are summed."""
+        if transaction.form.sketched:
+            return super().sum(transaction, account, spread, last=last)
         store, self._transaction = transaction.store, None
         while self._round(store, active=False):
             _add_nothing(self._open_rows(transaction))
         self._awaited = not last
         if not self._objectives:
             return spread  # no process has brought anything
+        transaction.objectives = self._objectives
         rows = self._open_rows(transaction)
-        total = self._exchange(store, Head(self._objectives, transaction.step, account, spread), rows)
-        rows.reach = self._union(rows.reach) if total.partial else list(store.layout)
+        total = self._exchange(transaction, Head(self._objectives, transaction.step, account, spread), rows)
+        room = transaction.form.room(store.layout)
+        rows.reach = self._union(rows.reach, rows.objectives) if total.partial else room
         return self._take_over(total, account, transaction)
 
     def tally(self, transaction: Transaction, spread: Spread) -> Spread:
@@ -68,11 +79,10 @@ class ReduceScatter(AllReduce):
             _add_nothing(transaction.pending, done)
         self._round(store, active=False, failed=True)
 
-    def _round(self, store: Store, *, active: bool, own: Layout | None = None, failed: bool = False) -> bool:
+    def _round(
+        self, store: Store, *, active: bool, own: Layout | None = None, grown: bool = False, failed: bool = False
+    ) -> bool:
         """Open a round; return whether any process has something to evaluate in it."""
-        grown = own is not None and (
-            own[0] != self._objectives or any(new & ~old for new, old in zip(own[1], store.layout, strict=True))
-        )
         flags = self.group.sum(torch.tensor([failed, active, grown, self._step], dtype=torch.float64)).tolist()
         if failed:
             return False
@@ -85,10 +95,11 @@ class ReduceScatter(AllReduce):
 
     def _open_rows(self, transaction: Transaction) -> Rows:
         """Return the rows of this step, with room for what the processes have agreed on."""
+        store, form = transaction.store, transaction.form
         if transaction.pending is None:
-            transaction.pending = transaction.store.blank(self._objectives, forget=False)
-        transaction.pending.make_room(transaction.store.layout)
-        return transaction.pending
+            transaction.pending = store.blank(form, self._objectives, forget=False)
+        transaction.pending.make_room(form.room(store.layout))
+        return as_rows(transaction.pending)
 
 
 def _add_nothing(rows: Rows, first: int = 0) -> None:

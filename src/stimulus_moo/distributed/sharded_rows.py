@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.norms import sq_norm_of
 from stimulus_moo._engine.rows import Block, Rows
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo.distributed.group import Group
@@ -76,7 +77,7 @@ class ShardedRows(Rows):
         found = self.group.stack(torch.tensor([-1 if own is None else own])).flatten().tolist()
         return min((value for value in found if value >= 0), default=None)
 
-    def combine(self, weights: Tensor) -> tuple[list[Tensor | None], Tensor]:
+    def mix(self, weights: Tensor) -> tuple[list[Tensor | None], float]:
         """Return d, of which every process forms its columns, and ||d||^2."""
         direction: list[Tensor | None] = [None] * len(self.parameters)
         slices = []
@@ -84,12 +85,12 @@ class ShardedRows(Rows):
             own = weights[block.index].to(block.matrix) @ block.matrix
             slices.append(own.to(self._place(), self._type()))
         every = self.group.stack(torch.cat(slices))
-        sq_norm = torch.linalg.vector_norm(every, dtype=torch.float64).square().cpu()
+        sq_norm = sq_norm_of([every])
         start = 0
         for block in self.blocks:
             flat = every[:, start : start + block.width].reshape(-1)[: block.columns]
             start += block.width
-            for i, part in self._reached(block, flat.to(self.parameters[block.members[0]]), -1).items():
+            for i, part in self._reached(block, flat, -1).items():
                 direction[i] = part
         return direction, sq_norm
 

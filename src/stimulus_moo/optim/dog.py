@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, optim
 from torch.optim import Optimizer
 
-from stimulus_moo._engine.observation import distance, length
+from stimulus_moo._engine.norms import distance, sq_norm_of
 from stimulus_moo._engine.warnings import WarnOnce
 from stimulus_moo.errors import InvalidOption, ModelChanged
 from stimulus_moo.multigradient import MultiGradient
@@ -114,7 +114,7 @@ class DoG(Stateful):
         here = [parameter.detach() for parameter in self.multigradient.objective.parameters]
         if self.origin is None:
             self.origin = [value.clone() for value in here]
-            self.max_distance = FIRST * (1.0 + length(here))
+            self.max_distance = FIRST * (1.0 + math.sqrt(sq_norm_of(here)))
         if [x.shape for x in here] != [x.shape for x in self.origin]:
             raise ModelChanged("the model's trainable parameters are not those DoG has seen; build a new DoG")
         self.max_distance = max(self.max_distance, distance(here, self.origin))

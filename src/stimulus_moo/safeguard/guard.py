@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stimulus_moo._engine.nonfinite import finite
-from stimulus_moo._engine.observation import distance
+from stimulus_moo._engine.norms import distance
 from stimulus_moo._engine.proposal import Proposal, Step
 from stimulus_moo._engine.warnings import WarnOnce
 from stimulus_moo.errors import NotCopyable
@@ -267,14 +267,14 @@ class _Retreat:
     def __init__(self, guard: Safeguard) -> None:
         mg = guard.multigradient
         self._guard, self._state, self._taken_back = guard, guard.optimizer.state, guard.rollback.taken_back
-        self._counts = mg.samples, mg.gradients
+        self._counts = mg.samples, mg.gradients, mg.passes
         self._values: list[Tensor] = []
 
     def count(self, proposal: Proposal) -> None:
         """Count the evaluations of a proposal that was discarded."""
         mg = self._guard.multigradient
-        samples, gradients = proposal.cost
-        mg.samples, mg.gradients = mg.samples + samples, mg.gradients + gradients
+        samples, gradients, passes = proposal.cost
+        mg.samples, mg.gradients, mg.passes = mg.samples + samples, mg.gradients + gradients, mg.passes + passes
 
     @torch.no_grad()
     def take_back(self, proposal: Proposal, reason: str, left: float) -> None:
@@ -300,4 +300,4 @@ class _Retreat:
             for parameter, value in zip(mg.objective.parameters, self._values, strict=True):
                 parameter.copy_(value)
         guard.optimizer.state, guard.rollback.taken_back = self._state, self._taken_back
-        mg.samples, mg.gradients = self._counts
+        mg.samples, mg.gradients, mg.passes = self._counts

@@ -1,5 +1,6 @@
 """Weightings of the objectives: one file per rule, and the exact solver as plain functions."""
 
+from stimulus_moo.weightings.averaged import Averaged
 from stimulus_moo.weightings.base import Weighting
 from stimulus_moo.weightings.fixed import Fixed
 from stimulus_moo.weightings.min_norm import MinNorm
@@ -8,6 +9,7 @@ from stimulus_moo.weightings.smoothed import Smoothed
 from stimulus_moo.weightings.solver import kkt_residual, min_norm_weights, project_simplex
 
 __all__ = [
+    "Averaged",
     "Fixed",
     "MinNorm",
     "ProjectedDescent",

@@ -19,10 +19,15 @@ class Weighting(Stateful, ABC):
     """A rule from the Gramian U U^T (float64, CPU) to the weights lambda (same type, length S)."""
 
     deterministic = True  #: equal Gramians and states give equal weights; if not, all processes use those of the first
+    needs_rows = True  #: the weights depend on the Gramian; if not, ``constant`` returns them
 
     @abstractmethod
     def __call__(self, gramian: Tensor) -> Tensor:
         """Return the S weights."""
+
+    def constant(self, objectives: int) -> Tensor:
+        """Return the weights of a rule that needs no rows."""
+        raise NotImplementedError
 
 
 class Adapter(Weighting):

@@ -11,7 +11,7 @@ from stimulus_moo.weightings.base import Weighting
 
 
 class Fixed(Weighting):
-    """The same weights at every step: d_t is the gradient of the weighted sum of the losses.
+    """The same weights at every step: d_t is the gradient of the weighted sum of the losses, in one backward pass.
 
     Args:
         weights: S non-negative numbers, not all zero, used as given; None means 1/S each.
@@ -20,6 +20,8 @@ class Fixed(Weighting):
     >>> Fixed([0.3, 0.7])(torch.eye(2, dtype=torch.float64)).tolist()
     [0.3, 0.7]
     """
+
+    needs_rows = False
 
     def __init__(self, weights: Sequence[float] | Tensor | None = None) -> None:
         self.weights: Tensor | None = None
@@ -31,9 +33,13 @@ class Fixed(Weighting):
 
     def __call__(self, gramian: Tensor) -> Tensor:
         """Return the weights; the Gramian is not used."""
+        return self.constant(len(gramian)).to(gramian)
+
+    def constant(self, objectives: int) -> Tensor:
+        """Return the weights."""
         if self.weights is None:
-            return gramian.new_full((len(gramian),), 1.0 / len(gramian))
-        if len(self.weights) != len(gramian):
-            found, needed = len(self.weights), len(gramian)
-            raise InvalidOption(f"weights must hold one number per objective ({needed}), found {found}")
-        return self.weights.to(gramian)
+            return torch.full((objectives,), 1.0 / objectives, dtype=torch.float64)
+        if len(self.weights) != objectives:
+            found = len(self.weights)
+            raise InvalidOption(f"weights must hold one number per objective ({objectives}), found {found}")
+        return self.weights

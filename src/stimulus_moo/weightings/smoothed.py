@@ -38,6 +38,7 @@ class Smoothed(Weighting):
     def __init__(self, weighting: GramianToWeights, alpha: Schedule) -> None:
         self.weighting = as_weighting(weighting)
         self.alpha = Bounded("alpha", alpha, 0.0, 1.0)
+        self.deterministic = self.weighting.deterministic
         self.t = 0
         self.previous: Tensor | None = None  # lambda_{t-1}
 

@@ -1,0 +1,109 @@
+"""A random projection of the S rows, from which their Gramian is estimated without the S x P matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from stimulus_moo._engine.differentiation import Jacobian
+from stimulus_moo._engine.rows import Block, Rows
+
+#: k, the numbers kept per row; a prime, so that no layer's width has a divisor in common with it
+WIDTH = 32_771
+
+_SEED = 20250721
+
+
+class Sketch(Rows):
+    r"""S rows of k numbers with about the same inner products as the rows of gradients.
+
+    .. code-block:: text
+
+        z^s_b = sum over i with i mod k = b of  e_i u^s_i,      e_i = +1 or -1 with equal odds, i = 0 ... P - 1
+
+    E <z^s, z^r> = <u^s, u^r>. The error has a standard deviation of at most ||u^s|| ||u^r|| sqrt(2 / k), 0.8%, if the
+    squares of the entries are spread evenly over the k sums; it is zero if P <= k (Charikar, Chen and Farach-Colton,
+    2002; Weinberger et al., 2009). The projection is linear and the same in all processes and at all steps, so sums
+    over pieces, anchors and processes can be formed of sketches.
+
+    Only parameters that decide the weights are part of it.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], objectives: int, decisive: Sequence[bool]) -> None:
+        super().__init__(parameters, objectives, decisive)
+        chosen = [i for i, counts in enumerate(decisive) if counts]
+        starts = torch.tensor([0, *(parameters[i].numel() for i in chosen)]).cumsum(0).tolist()
+        self._starts = dict(zip(chosen, starts, strict=False))
+        self._signs: dict[int, Tensor] = {}
+        self.blocks = [_SketchBlock(objectives, parameters[chosen[0]], chosen[0], min(WIDTH, starts[-1]))]
+
+    def expect(self, masks: Callable[[], list[int]]) -> None:
+        """There is room for everything."""
+
+    def make_room(self, layout: Sequence[int]) -> None:
+        """Note what is expected; there is room for everything."""
+        self.layout = [wanted | room for wanted, room in zip(layout, self.layout, strict=True)]
+
+    def add_jacobian(self, jacobian: Jacobian, weight: float) -> None:
+        """Add all rows."""
+        if jacobian.stacked is not None:
+            self.add_stacked(jacobian.stacked, weight)
+        for objective, row in enumerate(jacobian.rows):
+            self.add(objective, row, weight)
+
+    def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
+        """Add ``weight`` times the sketch of one objective's gradients."""
+        for i, gradient in enumerate(gradients):
+            if gradient is not None:
+                self.add_one(objective, i, gradient, weight)
+
+    def add_one(self, objective: int, i: int, gradient: Tensor, weight: float) -> None:
+        """Add ``weight`` times the sketch of one objective's gradient for one parameter."""
+        self.cover([int(k == i) << objective for k in range(len(self.parameters))])
+        row = self.blocks[0].matrix[objective]
+        flat = gradient.reshape(-1).to(row)
+        if i in self._starts:
+            for sums, entries, signs in self._pieces(i, row, flat):
+                sums.addcmul_(entries, signs, value=weight)
+        elif not torch.isfinite(flat.sum()):
+            row += flat.sum()  # NaN must be found although this parameter does not decide the weights
+
+    def add_stacked(self, gradients: Sequence[Tensor | None], weight: float) -> None:
+        """Add ``weight`` times the sketches of all objectives' gradients, [S, *shape] per parameter or None."""
+        for i, stacked in enumerate(gradients):
+            for objective, gradient in enumerate(() if stacked is None else stacked):
+                self.add_one(objective, i, gradient, weight)
+
+    def clear(self, *, lazily: bool = False) -> None:
+        """Set the sketch to zero."""
+        self.reach = [0] * len(self.parameters)
+        self.blocks[0].matrix.zero_()
+
+    def settle(self) -> None:
+        """Nothing was left out."""
+
+    def _pieces(self, i: int, row: Tensor, flat: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield sums, the entries of one parameter that are added to them, and their signs."""
+        if i not in self._signs:
+            generator = torch.Generator().manual_seed(_SEED + i)
+            drawn = torch.randint(0, 2, (len(flat),), generator=generator, dtype=torch.int8)
+            self._signs[i] = drawn.to(flat).mul_(2.0).sub_(1.0)
+        signs, start, width = self._signs[i], self._starts[i], len(row)
+        first = 0
+        while first < len(flat):
+            bucket = (start + first) % width
+            last = min(len(flat), first + width - bucket)
+            yield row[bucket : bucket + last - first], flat[first:last], signs[first:last]
+            first = last
+
+
+class _SketchBlock(Block):
+    """The S x k matrix of a sketch, where ``Rows`` has blocks of gradients."""
+
+    def __init__(self, objectives: int, like: Tensor, member: int, width: int) -> None:
+        self.objectives, self.members = list(range(objectives)), [member]
+        kind = torch.promote_types(like.dtype, torch.float32)
+        self.matrix = torch.zeros(objectives, width, dtype=kind, device=like.device)
+        self.index = torch.arange(objectives)

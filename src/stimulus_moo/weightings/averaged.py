@@ -1,0 +1,60 @@
+"""Weights from an average of Gramians, since those of mini-batches are noisy."""
+
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stimulus_moo.errors import StateMismatch
+from stimulus_moo.options import real
+from stimulus_moo.state import describe
+from stimulus_moo.weightings.base import GramianToWeights, Weighting, as_weighting
+
+
+class Averaged(Weighting):
+    """Another weighting, given the exponential average of the Gramians of the solves.
+
+    .. code-block:: text
+
+        lambda_k = weighting(A_k),    A_k = memory A_{k-1} + (1 - memory) G_k,    A_0 = G_0
+
+    k counts the solves. Where weights are kept between solves (``reweigh=``), the noise of one batch would stay in
+    them for many steps.
+
+    Args:
+        weighting: any weighting or callable.
+        memory: a number in [0, 1).
+
+    >>> import torch
+    >>> from stimulus_moo import Averaged, MinNorm
+    >>> averaged = Averaged(MinNorm(), memory=0.5)
+    >>> averaged(torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)).tolist()
+    [0.5, 0.5]
+    >>> averaged(torch.tensor([[1.0, 0.0], [0.0, 5.0]], dtype=torch.float64)).tolist()  # as for 1 and 3
+    [0.75, 0.25]
+    """
+
+    state_names = ("gramian", "weighting")
+    optional_names = MappingProxyType({"gramian": Tensor})
+
+    def __init__(self, weighting: GramianToWeights, memory: float = 0.9) -> None:
+        self.weighting = as_weighting(weighting)
+        self.memory = real("memory", memory, low=0.0, high=1.0, open_high=True)
+        self.deterministic = self.weighting.deterministic
+        self.gramian: Tensor | None = None  # A, the average so far
+
+    def check_state(self, state: Any, path: str = "") -> None:
+        """Raise StateMismatch if ``state`` does not fit, including the shape and type of the average."""
+        super().check_state(state, path)
+        found = state["gramian"]
+        if found is not None and (found.dim() != 2 or len(set(found.shape)) != 1 or found.dtype != torch.float64):
+            where = f"{path or self.kind}.gramian"
+            raise StateMismatch(f"{where} must be None or a square matrix of torch.float64, found {describe(found)}")
+
+    def __call__(self, gramian: Tensor) -> Tensor:
+        """Average, and give the average to the weighting."""
+        gramian = gramian.detach().double().cpu()
+        average = gramian if self.gramian is None else torch.lerp(gramian, self.gramian, self.memory)
+        self.gramian = average.clone()
+        return self.weighting(average)

@@ -1,0 +1,120 @@
+"""When the weights are solved for again; in between they are kept, and a step differentiates one loss."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+
+from stimulus_moo.state import Stateful, check_numbers
+
+
+class Reweigh(Stateful, ABC):
+    """A rule for the steps at which all S rows are computed and the weights solved for."""
+
+    @abstractmethod
+    def due(self, t: int, *, anchored: bool) -> bool:
+        """Return whether iteration t solves for the weights."""
+
+    def learn(
+        self, losses: Sequence[float], before: Sequence[float] | None, passes: int, *, solved: bool, anchored: bool
+    ) -> None:
+        """Receive what a finished step has cost and shown: its losses, and the same batch's at x_{t-1}."""
+
+
+class Every(Reweigh):
+    """Every R-th iteration."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def due(self, t: int, *, anchored: bool) -> bool:
+        """Return whether t is a multiple of R."""
+        return t % self.steps == 0
+
+
+class AtAnchors(Reweigh):
+    """Every anchor."""
+
+    def due(self, t: int, *, anchored: bool) -> bool:
+        """Return whether it is an anchor."""
+        return anchored
+
+
+class WhenRising(Reweigh):
+    r"""When an objective goes on rising under the kept weights, and now and then in any case.
+
+    .. code-block:: text
+
+        y_t^s = f_A^s(x_t) - f_A^s(x_{t-1})                 if the step evaluates two points, else
+        y_t^s = f_A^s(x_t) - (running mean of f^s at the solve)
+        due if  passes since the solve >= its own, and some mean of y^s since it exceeds 3 standard errors,
+        or if   passes since the solve >= 4 times its own
+
+    A solve costs S passes per sample and a kept step one, so solves use between a fifth and half of all passes. With
+    ``anchors_only`` the weights are solved for at anchors, the other anchors differentiate the one loss lambda . F.
+
+    The running mean has a memory of 0.9.
+    """
+
+    state_names = ("spent", "cost", "level", "reference", "count", "mean", "squares")
+    optional_names = MappingProxyType({"cost": int, "level": list, "reference": list, "mean": list, "squares": list})
+    count_names = ("spent", "count")
+    FEW, ERRORS, SELDOM, MEMORY = 5, 3.0, 4, 0.9
+
+    def __init__(self, *, anchors_only: bool) -> None:
+        self.anchors_only = anchors_only
+        self.spent = 0  # passes since the last solve
+        self.cost: int | None = None  # passes of the last solve
+        self.level: list[float] | None = None  # running mean of the losses
+        self.reference: list[float] | None = None  # its value at the last solve
+        self.count = 0  # of y since the solve
+        self.mean: list[float] | None = None  # of y
+        self.squares: list[float] | None = None  # sum of squared deviations of y from its mean
+
+    def check_state(self, state: Any, path: str = "") -> None:
+        """Raise StateMismatch if ``state`` does not fit, including the numbers in its lists."""
+        super().check_state(state, path)
+        for name in ("level", "reference", "mean", "squares"):
+            if state[name] is not None:
+                check_numbers(state[name], f"{path or self.kind}.{name}", low=0.0 if name == "squares" else -math.inf)
+
+    def due(self, t: int, *, anchored: bool) -> bool:
+        """Return whether the weights are due."""
+        if self.cost is None:
+            return True
+        if self.anchors_only and not anchored:
+            return False
+        return self.spent >= self.SELDOM * self.cost or (self.spent >= self.cost and self.rising())
+
+    def rising(self) -> bool:
+        """Return whether some objective has risen significantly since the solve."""
+        n = self.count
+        if n < self.FEW or self.mean is None or self.squares is None:
+            return False
+        pairs = zip(self.mean, self.squares, strict=True)
+        return any(mean > self.ERRORS * math.sqrt(squares / (n - 1) / n) for mean, squares in pairs)
+
+    def learn(
+        self, losses: Sequence[float], before: Sequence[float] | None, passes: int, *, solved: bool, anchored: bool
+    ) -> None:
+        """Update the means; a solve begins new ones."""
+        level = self.level or list(losses)
+        self.level = [self.MEMORY * old + (1.0 - self.MEMORY) * new for old, new in zip(level, losses, strict=True)]
+        if solved:
+            self.spent, self.cost, self.reference = 0, passes, self.level
+            self.count, self.mean, self.squares = 0, None, None
+            return
+        self.spent += passes
+        was = self.reference if before is None else before
+        if was is not None and not anchored:
+            self._add([new - old for new, old in zip(losses, was, strict=True)])
+
+    def _add(self, changes: Sequence[float]) -> None:
+        self.count += 1
+        mean = [0.0] * len(changes) if self.mean is None else self.mean
+        squares = [0.0] * len(changes) if self.squares is None else self.squares
+        new = [old + (y - old) / self.count for old, y in zip(mean, changes, strict=True)]
+        terms = zip(squares, mean, new, changes, strict=True)
+        self.squares = [total + (y - old) * (y - now) for total, old, now, y in terms]
+        self.mean = new
