@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import Fixed, MultiGradient, Recursive, StimulusWarning, Storm
+from stimulus_moo import MultiGradient, Recursive, StimulusWarning, Storm
 from tests.database import BATCHES, COLUMNS, ESTIMATORS
 from tests.harness import jacobian, same, stored_rows, train, two_heads, two_losses, vector
 
@@ -73,7 +73,7 @@ def test_random_state_ends_as_after_ordinary_forwards(name: str, layer: str, mic
 
 def test_dropout_with_recursive_equals_a_reference_with_two_models() -> None:
     model = two_heads(nn.Dropout(0.5))
-    mg = MultiGradient(model, two_losses, Recursive([COLUMNS], 4), Fixed())
+    mg = MultiGradient(model, two_losses, Recursive([COLUMNS], 4), lambda gramian: torch.ones(2) / 2)
     last: Any = None
     u = torch.zeros(())
     for t, batch in enumerate(BATCHES * 2):

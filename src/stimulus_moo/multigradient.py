@@ -63,12 +63,12 @@ class MultiGradient(Stateful):
             ``torch.bfloat16`` halves the memory; sums are then rounded stochastically, so that they are unbiased.
         rows_device: where the rows are stored; default beside the parameters. ``"cpu"`` frees an accelerator's memory
             at the cost of moving every gradient.
-        reweigh: when the weights are solved for. 1: at every step, as in the papers. R: at every R-th step. ``"anchor"``:
+        reweigh: when weights are solved for. 1: at every step, as in the papers. R: at every R-th step. ``"anchor"``:
             at anchors, the choice for ``Recursive`` and ``Page``. ``"auto"``: when due, see ``WhenRising``. Between two
-            solves a step differentiates the one loss lambda . F: one pass per sample, and one row, whatever S is.
-            ``Fixed`` weights are never solved for.
-        gramian: ``"exact"``, or ``"sketch"``: the weights are solved for from a random projection of the rows to
-            32,771 numbers each, see ``Sketch``, and d_t takes one more pass. The S x P matrix of rows then never exists.
+            solves lambda is kept, and a step differentiates the one loss lambda . F: one pass per sample and one row,
+            whatever S is. ``Fixed`` weights never need rows.
+        gramian: ``"exact"``, or ``"sketch"``: weights are solved for from a random projection of the rows to 32,771
+            numbers each, and d_t takes one more pass, so that the S x P matrix of rows never exists.
         on_nonfinite: what happens where a loss, a gradient or the direction is NaN or infinite. ``"raise"``:
             ``NonFiniteError``. ``"skip"``: the call is logged, counted in ``skipped`` and has no effect but that every
             ``p.grad`` is None, so that the optimizer changes nothing. After 10 consecutive skips the next one raises.

@@ -72,7 +72,7 @@ def test_a_proposal_shows_what_it_saw_and_cost() -> None:
     assert seen is not None
     assert (seen.step, seen.samples, seen.gradients, seen.anchored) == (2, 6, 12, False)
     assert seen.before is not None
-    assert proposal.cost == (6, 12)
+    assert proposal.cost == (6, 12, 24)
     assert proposal.update == proposal.wanted
     assert torch.equal(proposal.commit().losses, seen.losses)
 

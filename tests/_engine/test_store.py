@@ -59,8 +59,8 @@ def without(values: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 BROKEN: dict[str, tuple[Any, str]] = {
-    "rows are no list": (lambda s: {"rows": 5}, "rows must be a list of rows for 2 objectives, found int"),
-    "rows of another S": (lambda s: {"rows": s["rows"][:1]}, "rows must be a list .* found 1 rows"),
+    "rows are no list": (lambda s: {"rows": 5}, "rows must be an empty list or 2 rows, one per objective, found int"),
+    "rows of another S": (lambda s: {"rows": s["rows"][:1]}, "rows must be an empty list or 2 rows, .* found 1 rows"),
     "row is no dict": (lambda s: {"rows": [3, 4]}, r"rows\[0\] must be a dict by parameter name, found int"),
     "unknown parameter": (
         lambda s: {"rows": [s["rows"][0] | {"nose": torch.zeros(1)}, s["rows"][1]]},

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from stimulus_moo import (
     Estimator,
-    Fixed,
     Full,
     InvalidOption,
     MiniBatch,
@@ -59,7 +58,7 @@ class Reference:
 
 def run(estimator: Estimator, rule: Any, keeps_rows: bool = True) -> MultiGradient:
     model = two_heads()
-    mg = MultiGradient(model, two_losses, estimator, Fixed([0.3, 0.7]))
+    mg = MultiGradient(model, two_losses, estimator, lambda gramian: gramian.new_tensor([0.3, 0.7]))
     reference = Reference()
     for t, batch in enumerate(BATCHES):
         step = mg.backward(batch)

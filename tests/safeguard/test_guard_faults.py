@@ -140,9 +140,9 @@ def test_a_signal_at_the_end_of_a_step_leaves_all_of_it(lr: float, at: int, monk
         model, mg, guard = make(lr=lr)
         whole, calls = mg.objective.write_gradients, 0
 
-        def strike(direction: Any) -> None:
+        def strike(direction: Any, **options: Any) -> None:
             nonlocal calls
-            whole(direction)
+            whole(direction, **options)
             calls += 1
             if strikes and calls == at:
                 signal.raise_signal(signal.SIGINT)

@@ -74,7 +74,7 @@ def check_direction(direction: Sequence[Tensor | None], sq_norm: float, rows: Ro
         raise too_large(kind, step, s)
 
 
-def too_large(kind: torch.dtype, step: int, objective: int | None = None) -> NonFiniteError:
-    largest = "" if objective is None else f", most of it from objective {objective}"
-    message = f"the direction is too large for {kind} at step {step}{largest}; nothing was changed. Scale the losses "
-    return NonFiniteError(message + "down, or keep the parameters in float32", objective=objective or 0, step=step)
+def too_large(kind: torch.dtype, step: int, objective: int) -> NonFiniteError:
+    message = f"the direction is too large for {kind} at step {step}, most of it from objective {objective}; nothing "
+    message += "was changed. Scale the losses down, or keep the parameters in float32"
+    return NonFiniteError(message, objective=objective, step=step)

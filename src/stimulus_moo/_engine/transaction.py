@@ -16,6 +16,7 @@ from stimulus_moo._engine.compiled import evaluate_compiled
 from stimulus_moo._engine.differentiation import full_precision, rowwise
 from stimulus_moo._engine.loss_forms import ALL_LOSSES, AnyRows, LossForm
 from stimulus_moo._engine.nonfinite import finite, non_finite_gradient, too_large
+from stimulus_moo._engine.norms import sq_norm_of
 from stimulus_moo._engine.objective import Evaluated
 from stimulus_moo._engine.observation import Piece, Probe, WeightedSum
 from stimulus_moo._engine.precompiled import keep_buffers
@@ -307,6 +308,7 @@ class Transaction:
     ) -> None:
         """Differentiate all losses and add ``weight`` times their gradients."""
         engine, parameters = self.store.engine, self.store.objective.parameters
+        assert isinstance(target, Rows)
         if target.staged and not self.store.sharded:
             jacobian = engine.jacobian(graphs, parameters, hooked=hooked)
             if side is not None:
@@ -326,10 +328,14 @@ class Transaction:
             gradients = next(rowwise([loss], objective.parameters))
         if side is not None and not all(gradient is None or finite(gradient) for gradient in gradients):
             raise self.blame()
-        self.accumulator = Accumulator(target, weight, self.step, side)
-        self.accumulator.take_row(0, gradients)
-        self.accumulator.side = None
-        target.settle()
+        if side is not None:
+            side.add_row(0, gradients)
+        if isinstance(target, Row):
+            target.add(0, gradients, weight)
+        else:  # of several processes, each of which takes part in every row
+            self.accumulator = Accumulator(target, weight, self.step)
+            self.accumulator.take_row(0, gradients)
+            target.settle()
 
     def _check_count(self, evaluated: Evaluated) -> None:
         """Note S, and at the first step which parameters each loss reaches, where only their sum is differentiated."""
@@ -343,12 +349,14 @@ class Transaction:
     def blame(self, pieces: Sequence[Piece] | None = None) -> NonFiniteError:
         """Return the error for a non-finite gradient of lambda . F; single rows tell whose it is."""
         objective = self.store.objective
-        pieces = self._evaluated if pieces is None else pieces
+        lengths: list[float] = []
         for swap in (nullcontext(), self.store.swap if self.update.look_back else None):
             with swap or nullcontext():
-                for piece in pieces:
+                for piece in self._evaluated if pieces is None else pieces:
                     graphs = objective.evaluate(piece.content, self.step).graphs
                     for s, row in enumerate(rowwise(graphs, objective.parameters)):
-                        if not all(gradient is None or finite(gradient) for gradient in row):
+                        found = [gradient for gradient in row if gradient is not None]
+                        if not all(map(finite, found)):
                             return non_finite_gradient(s, self.step)
-        return too_large(objective.parameters[0].dtype, self.step)
+                        lengths.append(sq_norm_of(found))
+        return too_large(objective.parameters[0].dtype, self.step, lengths.index(max(lengths)) % self.objectives)

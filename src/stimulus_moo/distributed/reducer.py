@@ -89,6 +89,7 @@ class AllReduce:
         self._awaited = True  # do the others still wait for our part of the step?
         self._before: Layout | None = None  # S and the layout before the current step
         self._step = 0
+        self._sketched = False  # is the step that is under way a sketch, of which every process keeps all?
         #: what makes empty rows for a model
         self.new_rows: Callable[..., Rows] = partial(ShardedRows, group) if self.sharded else Rows
 
@@ -96,6 +97,7 @@ class AllReduce:
         """Begin a step; before the first, raise RankMismatch on all processes where model, step or batch differ."""
         store, step = transaction.store, transaction.step
         self._step = self.group.step = step
+        self._sketched = transaction.form.sketched
         self._before = self._objectives, store.layout
         if not self._compared:
             self._compare(fingerprint_of(store, transaction.update, step) | structure_of(batch))

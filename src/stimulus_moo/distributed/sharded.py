@@ -57,6 +57,8 @@ class ReduceScatter(AllReduce):
 
     def tally(self, transaction: Transaction, spread: Spread) -> Spread:
         """Sum in the middle of an anchor."""
+        if transaction.form.sketched:
+            return super().tally(transaction, spread)
         return self.sum(transaction, Account(), spread, last=False)
 
     def roll_back(self, store: Store) -> None:
@@ -74,9 +76,12 @@ class ReduceScatter(AllReduce):
     def _send_failure(self, store: Store) -> None:
         """Finish the current round with nothing, then report the failure in the next one."""
         transaction = self._transaction
+        if self._sketched:
+            super()._send_failure(store)
+            return
         if transaction is not None and transaction.pending is not None:
             done = 0 if transaction.accumulator is None else transaction.accumulator.finished
-            _add_nothing(transaction.pending, done)
+            _add_nothing(as_rows(transaction.pending), done)
         self._round(store, active=False, failed=True)
 
     def _round(
