@@ -9,7 +9,6 @@ from torch import Tensor
 
 from stimulus_moo._engine.differentiation import Engine, full_precision
 from stimulus_moo._engine.objective import Losses, Objective
-from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Transaction
@@ -122,7 +121,7 @@ def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Row
     """Return the mean gradients over the batches, their Gramian, the mean losses and the number of samples."""
     require_batches("batches", batches)
     objective = store.objective
-    snapshot = Snapshot(objective.model, objective.parameters)
+    snapshot = objective.snapshot()
     transaction = Transaction(store, Update(keep=0.0, now=1.0, anchor=FullAnchor(batches)), step, snapshot)
     try:
         with torch.no_grad():

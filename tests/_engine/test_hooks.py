@@ -97,17 +97,17 @@ def test_a_plain_graph_has_no_python_code() -> None:
 
 def test_hooks_of_a_model_are_told_apart() -> None:
     model = Model()
-    assert hooks_of(model) == []
+    assert hooks_of(list(model.modules()), list(model.parameters())) == []
     handles = [
         model.first.register_forward_hook(print),
         model.last.register_full_backward_hook(print),
         model.last.weight.register_hook(print),
         nn.modules.module.register_module_forward_pre_hook(print),
     ]
-    assert hooks_of(model) == [handle.id for handle in handles]
+    assert hooks_of(list(model.modules()), list(model.parameters())) == [handle.id for handle in handles]
     for handle in handles:
         handle.remove()
-    assert hooks_of(model) == []
+    assert hooks_of(list(model.modules()), list(model.parameters())) == []
 
 
 def test_removed_hooks_leave_the_batched_engine_alone() -> None:

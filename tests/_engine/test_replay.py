@@ -44,7 +44,7 @@ class Buffers(nn.Module):
 
 
 def guard(model: nn.Module) -> Snapshot:
-    return Snapshot(model, list(model.parameters()))
+    return Snapshot(list(model.modules()))
 
 
 def buffers(model: nn.Module) -> dict[str, Tensor]:

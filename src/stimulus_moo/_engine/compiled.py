@@ -14,11 +14,13 @@ from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten
 
 from stimulus_moo._engine.differentiation import Engine, autocasts, full_precision, rowwise
+from stimulus_moo._engine.flat import views
 from stimulus_moo._engine.hooks import hooks_of
 from stimulus_moo._engine.loss_forms import AnyRows, LossForm
+from stimulus_moo._engine.module_tree import ModuleTree
 from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.objective import Objective
-from stimulus_moo._engine.replay import ParameterSwap, Snapshot
+from stimulus_moo._engine.replay import ParameterSwap
 from stimulus_moo._engine.row import Row
 from stimulus_moo._engine.rows import Rows
 
@@ -41,8 +43,8 @@ BACKEND = "inductor"
 AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 #: (x_t, x_{t-1} or None, batch, [keep, now, before], U_{t-1} by block or None, lambda or None) to the losses at both
-#: points and U_t
-Function = Callable[..., tuple[Tensor, Tensor | None, list[Tensor]]]
+#: points, U_t, and its Gramian or squared norm, if all blocks have all rows
+Function = Callable[..., tuple[Tensor, Tensor | None, list[Tensor], Tensor | None]]
 
 
 class Seal:
@@ -69,6 +71,7 @@ class CompiledRows(NamedTuple):
     function: Function
     reach: list[int]
     seal: Seal
+    factors: dict[tuple[float, ...], Tensor]  # by value: making a small tensor takes as long as a small kernel
 
 
 class _Losses(torch.nn.Module):
@@ -90,13 +93,14 @@ def compile_rows(
     names: Sequence[str],
     objectives: int,
     layout: Sequence[tuple[list[int], list[int]]],
+    decisive: Sequence[bool],
     seal: Seal,
 ) -> Function:
     """Return U_t = keep U_{t-1} + now J(x_t) + before J(x_{t-1}) as a function; the first call compiles it.
 
-    J is the matrix of S gradients, or the one gradient of lambda . F if lambda is given. ``layout`` has for each block
-    its objectives, and the parameters whose gradients are its columns. ``seal``, once it is closed, refuses further
-    compilations.
+    J is the matrix of S gradients, or the one gradient of lambda . F, as vectors, if lambda is given. ``layout`` has
+    for each block its objectives, and the parameters whose gradients are its columns. x_{t-1} may be one flat vector.
+    ``seal``, once it is closed, refuses further compilations.
     """
     wrapped = _Losses(model, losses)
     keys = [f"model.{name}" for name in names]
@@ -112,31 +116,43 @@ def compile_rows(
             (gradients,) = vmap(pull)(torch.eye(objectives, dtype=found.dtype, device=found.device))
         else:
             (gradients,) = pull(weights.to(found))
-        blocks, count = [], objectives if weights is None else 1
-        for rows, members in layout:
-            flat = torch.cat([gradients[i].reshape(count, -1) for i in members], dim=1)
-            blocks.append(flat if len(rows) == count else flat[rows])
-        return found, blocks
+        return found, [block(gradients, rows, members, weights is None) for rows, members in layout]
+
+    def block(gradients: Sequence[Tensor], rows: list[int], members: list[int], several: bool) -> Tensor:
+        if not several:
+            return torch.cat([gradients[i].reshape(-1) for i in members])
+        flat = torch.cat([gradients[i].reshape(objectives, -1) for i in members], dim=1)
+        return flat if len(rows) == objectives else flat[rows]
+
+    def products(blocks: Sequence[Tensor], several: bool) -> Tensor | None:
+        """Return the Gramian over the parameters that decide the weights, or the squared norm of one row."""
+        if not several:
+            return torch.stack([block.double().square().sum() for block in blocks]).sum()
+        if any(len(rows) != objectives for rows, _ in layout):
+            return None
+        wide = [block.double() for block, (_, members) in zip(blocks, layout, strict=True) if decisive[members[0]]]
+        return torch.stack([block @ block.T for block in wide]).sum(0)
 
     def update(
         parameters: Sequence[Tensor],
-        previous: Sequence[Tensor] | None,
+        previous: Sequence[Tensor] | Tensor | None,
         batch: Any,
         factors: Tensor,
         rows: Sequence[Tensor] | None,
         weights: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None, list[Tensor], Tensor | None]:
         traced()
         keep, now, before = factors.unbind()
         found, blocks = jacobian(parameters, batch, weights)
         earlier = None
         blocks = [block * now for block in blocks]
         if previous is not None:
-            earlier, others = jacobian(previous, batch, weights)
+            point = views(previous, parameters) if isinstance(previous, Tensor) else previous
+            earlier, others = jacobian(point, batch, weights)
             blocks = [a + b * before for a, b in zip(blocks, others, strict=True)]
         if rows is not None:
             blocks = [a + b * keep for a, b in zip(blocks, rows, strict=True)]
-        return found, earlier, blocks
+        return found, earlier, blocks, products(blocks, weights is None)
 
     # torch.compile keeps at most a few versions of one code object, and every model would bring one of this
     own = FunctionType(update.__code__.replace(), update.__globals__, update.__name__, None, update.__closure__)
@@ -158,14 +174,14 @@ class Compiler:
     def find(
         self,
         batch: Any,
-        previous: Sequence[Tensor] | None,
+        previous: Sequence[Tensor] | Tensor | None,
         like: AnyRows,
         old: AnyRows | None,
         step: int,
         form: LossForm,
     ) -> CompiledRows | None:
         """Return the compiled update for batches of this kind, or None if this one has to be run uncompiled."""
-        kind = kind_of(batch, self.objective.model)
+        kind = kind_of(batch, self.objective.tree)
         if not any(like.layout) or kind is None or autocasts(self.objective.devices):
             return None
         if old is not None and old.layout != like.layout:
@@ -178,17 +194,24 @@ class Compiler:
         return self._known[key]
 
     def _prove(
-        self, batch: Any, previous: Sequence[Tensor] | None, like: AnyRows, keep: bool, step: int, form: LossForm
+        self,
+        batch: Any,
+        previous: Sequence[Tensor] | Tensor | None,
+        like: AnyRows,
+        keep: bool,
+        step: int,
+        form: LossForm,
     ) -> CompiledRows | None:
         """Compile, and compare with single rows at the same points; the model is unchanged."""
         objective, engine = self.objective, self.engine
-        snapshot = Snapshot(objective.model, objective.parameters)
+        snapshot = objective.snapshot()
         expected = Rows(objective.parameters, like.objectives, objective.decisive)
         try:
             if self._add_rows(batch, expected, 1.0, step, form):
                 return None
             if previous is not None:
-                with ParameterSwap(objective.parameters, previous):
+                point = views(previous, objective.parameters) if isinstance(previous, Tensor) else list(previous)
+                with ParameterSwap(objective.parameters, point):
                     if self._add_rows(batch, expected, 0.5, step, form):
                         return None
             if not snapshot.untouched():
@@ -199,7 +222,13 @@ class Compiler:
         arranged = self._arranged(expected, like)
         seal = Seal()
         function = compile_rows(
-            objective.model, objective.losses, objective.names, objective.returned, arranged.blocks_cut(), seal
+            objective.model,
+            objective.losses,
+            objective.names,
+            objective.returned,
+            arranged.blocks_cut(),
+            objective.decisive,
+            seal,
         )
         # sums, since a difference of near points has few digits to compare
         factors = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
@@ -208,7 +237,7 @@ class Compiler:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the compiler's own, which are not about the user's code
                 weights = form.weights_for(objective.returned)
-                _, _, blocks = function(objective.parameters, previous, batch, factors, zero, weights)
+                _, _, blocks, _ = function(objective.parameters, previous, batch, factors, zero, weights)
         except Exception as error:
             snapshot.restore()
             engine.give_up(f"it could not be compiled ({type(error).__name__}: {str(error).strip().splitlines()[0]})")
@@ -218,7 +247,7 @@ class Compiler:
             return None
         logger.debug("compiled the losses for batches like that of step %d", step)
         seal.closed = True
-        return CompiledRows(function, arranged.reach, seal)
+        return CompiledRows(function, arranged.reach, seal, {})
 
     def _add_rows(self, piece: Any, rows: Rows, weight: float, step: int, form: LossForm) -> bool:
         """Add single rows; or return True, and give up, where the backward pass runs Python code."""
@@ -255,20 +284,40 @@ def evaluate_compiled(transaction: Transaction, batch: Any, size: int, keep: flo
     objectives = store.objective.count
     if objectives is None or not _supported(store, form.rows(objectives)):
         return False
-    transaction.pending = pending = store.blank(form, objectives, forget=False)
+    pending = store.blank(form, objectives, forget=False)
     old = store.rows if keep else None
     if isinstance(old, Rows):
         old.make_room(pending.layout)
-    previous = store.previous if update.look_back else None
+    previous = None if not update.look_back else store.previous if store.flat_previous is None else store.flat_previous
     compiled = store.compiler.find(batch, previous, pending, old, transaction.step, form)
-    if compiled is None:
+    arguments = store.objective.parameters, previous, batch
+    numbers = keep, update.now * factor, update.before * factor
+    if compiled is None or not _replace(transaction, pending, compiled, arguments, numbers, old, size):
+        store.spare = pending
         return False
-    factors = torch.tensor([keep, update.now * factor, update.before * factor], dtype=torch.float64)
+    return True
+
+
+def _replace(
+    transaction: Transaction,
+    pending: AnyRows,
+    compiled: CompiledRows,
+    arguments: tuple[Any, ...],
+    numbers: tuple[float, ...],
+    old: AnyRows | None,
+    size: int,
+) -> bool:
+    """Call a compiled function and take what it returns; return False where it is of no use."""
+    store, form, objectives = transaction.store, transaction.form, transaction.store.objective.count
+    assert objectives is not None
+    factors = compiled.factors.get(numbers)
+    if factors is None:
+        factors = torch.tensor(numbers, dtype=torch.float64)
+        compiled.factors.clear()
+        compiled.factors[numbers] = factors
     kept, weights = None if old is None else old.matrices(), form.weights_for(objectives)
     try:
-        losses, before, matrices = compiled.function(
-            store.objective.parameters, previous, batch, factors, kept, weights
-        )
+        losses, before, matrices, products = compiled.function(*arguments, factors, kept, weights)
     except Exception:
         if not compiled.seal.broken:
             raise
@@ -277,11 +326,15 @@ def evaluate_compiled(transaction: Transaction, batch: Any, size: int, keep: flo
             "values as tensors in the batch"
         )
         return False
-    if not all(map(finite, (losses, *matrices))):
+    checked = [losses, *matrices]
+    if products is not None and (form.weighted or all(store.objective.decisive)):
+        checked = [losses, products]
+    if not all(map(finite, checked)):
         return False
-    transaction.objectives = objectives
     reach = compiled.reach if old is None else [new | kept for new, kept in zip(compiled.reach, old.reach, strict=True)]
     pending.replace(reach, matrices)
+    transaction.objectives, transaction.pending = objectives, pending
+    transaction.products = products if store.reducer is None else None
     transaction.account.add(losses, size)
     transaction.account.before = before
     return True
@@ -302,9 +355,13 @@ def _agree(expected: Tensor, found: Tensor) -> bool:
     return bool(distance <= AGREEMENT.get(expected.dtype, 1e-2) * scale)
 
 
-def kind_of(batch: Any, model: torch.nn.Module) -> tuple[Any, ...] | None:
+def kind_of(batch: Any, tree: ModuleTree) -> tuple[Any, ...] | None:
     """Return what a compiled function is specialised on, or None where a batch cannot be told from others."""
-    leaves, structure = tree_flatten(batch)
+    if type(batch) in (tuple, list) and all(isinstance(leaf, Tensor) for leaf in batch):
+        leaves: Sequence[Any] = batch  # the usual case, without the time of tree_flatten
+        structure: Any = type(batch), len(batch)
+    else:
+        leaves, structure = tree_flatten(batch)
     described: list[Any] = []
     for leaf in leaves:
         if isinstance(leaf, Tensor):
@@ -313,4 +370,5 @@ def kind_of(batch: Any, model: torch.nn.Module) -> tuple[Any, ...] | None:
             described.append(leaf)
         else:
             return None
-    return (structure, *described, *(module.training for module in model.modules()), *hooks_of(model))
+    training = [module.training for module in tree.modules]
+    return (structure, *described, *training, *hooks_of(tree.modules, tree.parameters))

@@ -84,21 +84,18 @@ def find_python(losses: Sequence[Tensor], parameters: Iterable[Tensor], *, saved
     return None
 
 
-def hooks_of(model: nn.Module) -> list[int]:
-    """Return the numbers of the hooks that a model has now, on its modules or parameters or as global module hooks."""
-    module_hooks = [
-        number
-        for module in model.modules()
-        for hooks in (
-            module._forward_pre_hooks,
-            module._forward_hooks,
-            module._backward_pre_hooks,
-            module._backward_hooks,
-        )
-        for number in hooks
-    ]
-    parameter_hooks = [number for parameter in model.parameters() for number in parameter._backward_hooks or ()]
-    return [*module_hooks, *parameter_hooks, *(number for hooks in _GLOBAL for number in hooks)]
+def hooks_of(modules: Sequence[nn.Module], parameters: Sequence[Tensor]) -> list[int]:
+    """Return the numbers of the hooks on these modules and parameters now, and of the global module hooks."""
+    found: list[int] = []
+    for module in modules:
+        if module._forward_pre_hooks or module._forward_hooks or module._backward_pre_hooks or module._backward_hooks:
+            found += (*module._forward_pre_hooks, *module._forward_hooks)
+            found += (*module._backward_pre_hooks, *module._backward_hooks)
+    for parameter in parameters:
+        found += parameter._backward_hooks or ()
+    for hooks in _GLOBAL:
+        found += hooks
+    return found
 
 
 def _unpacks(node: Any) -> bool:

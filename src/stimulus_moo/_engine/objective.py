@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from stimulus_moo._engine.hooks import noticing_retain_grad, registered
+from stimulus_moo._engine.module_tree import ModuleTree
 from stimulus_moo._engine.nonfinite import non_finite_loss
 from stimulus_moo._engine.precompiled import forget_compiled, gives_buffers_away, is_compiled, keep_buffers, plain_name
 from stimulus_moo._engine.replay import Snapshot
@@ -59,6 +60,7 @@ class Objective:
         self.shared = None if shared is None else list(shared)
         self.count: int | None = None  # S, known after the first step
         self.returned = 0  # how many losses the last evaluation returned
+        self.tree = ModuleTree(model)
         self.adopt()
 
     def adopt(self) -> None:
@@ -80,7 +82,8 @@ class Objective:
         self.frozen = [p for p in self.model.parameters() if not p.requires_grad]
         self.dimension = sum(parameter.numel() for parameter in self.parameters)  # P
         self.devices = {parameter.device for parameter in self.parameters}
-        self._signature = [_signature(parameter) for parameter in self.parameters]
+        self.accelerators = [device for device in self.devices if device.type not in ("cpu", "meta")]
+        self._signature = [(p.shape, p.dtype, p.device) for p in self.parameters]
         self._batch_norms = {plain_name(n): m for n, m in self.model.named_modules() if isinstance(m, _BatchNorm)}
         self.compiled = is_compiled(self.model, self.losses)  # by the user
         self.has_batch_norm = bool(self._batch_norms)
@@ -88,16 +91,24 @@ class Objective:
 
     def unchanged(self) -> bool:
         """Return whether the model still has the parameters that were adopted."""
-        current = [p for p in self.model.parameters() if p.requires_grad]
-        return len(current) == len(self.parameters) and all(
-            new is old and _signature(new) == signature
-            for new, old, signature in zip(current, self.parameters, self._signature, strict=True)
-        )
+        self.tree.update()
+        current = [p for p in self.tree.parameters if p.requires_grad]
+        if len(current) != len(self.parameters):
+            return False
+        for new, old, (shape, dtype, device) in zip(current, self.parameters, self._signature, strict=True):
+            if new is not old or new.dtype is not dtype or new.shape != shape or new.device != device:
+                return False
+        return True
+
+    def snapshot(self) -> Snapshot:
+        """Return the random state and the buffers as they are now."""
+        return Snapshot(self.tree.modules, self.accelerators)
 
     def pieces(self, batch: Any) -> list[tuple[Any, int]]:
         """Return (piece, size) for the batch cut by ``micro_batch``."""
-        pieces = [batch] if self.micro_batch is None else split(batch, self.micro_batch)
-        return [(piece, self.size(piece)) for piece in pieces]
+        if self.micro_batch is None:
+            return [(batch, self.size(batch))]
+        return [(piece, self.size(piece)) for piece in split(batch, self.micro_batch)]
 
     def is_empty(self, batch: Any) -> bool:
         """Return whether a batch has no samples, which a process may bring to a step of several."""
@@ -133,7 +144,7 @@ class Objective:
 
     def _run_compiled(self, piece: Any) -> Any:
         """Run losses that the user has compiled; what was compiled for a single backward pass is compiled again."""
-        snapshot = Snapshot(self.model, self.parameters)
+        snapshot = self.snapshot()
         with keep_buffers():
             returned = self.losses(self.model, piece)
             losses = self._scalars(returned)
@@ -204,7 +215,3 @@ def reaches_nothing(objective: int) -> InvalidLosses:
         f"the loss of objective {objective} depends on no trainable parameter; compute it from the model's output "
         "without .detach(), .item() or torch.no_grad()"
     )
-
-
-def _signature(parameter: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
-    return parameter.shape, parameter.dtype, parameter.device

@@ -28,6 +28,8 @@ from stimulus_moo.estimators import Update
 from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import checked
 
+ONE = torch.ones(1, dtype=torch.float64)  # the weight of the one row of kept weights
+
 if TYPE_CHECKING:
     from stimulus_moo.multigradient import MultiGradient
 
@@ -99,7 +101,7 @@ class Proposal:
         self._solved = False  # were the weights solved for, before the step or by it?
         self._before = 0, 0, 0  # the cost of solving before the step
         self._grad_mode = torch.is_grad_enabled()
-        self._snapshot = Snapshot(mg.objective.model, mg.objective.parameters)
+        self._snapshot = mg.objective.snapshot()
         self._engine = mg.store.engine.name
         self._states = [(part, part.state_dict()) for part in mg.stateful_parts]
 
@@ -152,7 +154,7 @@ class Proposal:
             # The estimator may have drawn from the global random state: both points start from the state it left.
             replay = self._snapshot
             if not replay.undrawn():
-                replay = Snapshot(mg.objective.model, mg.objective.parameters)
+                replay = mg.objective.snapshot()
             form = self._form(self.update, stepping=update is None)
             if self._solved and form.sketched | self._needs_memory(self.update):
                 form = self._solve_before(form, batch, replay)
@@ -186,7 +188,7 @@ class Proposal:
         rows_only = Update(keep=0.0, now=1.0, anchor=update.anchor)
         self._transaction = solving = Transaction(mg.store, rows_only, self._t, replay, None, form)
         solving.evaluate(batch)
-        weights = self._solve(solving.rows)
+        weights = self._solve(solving)
         self._before = self.cost
         solving.release()
         replay.restore()
@@ -194,11 +196,12 @@ class Proposal:
             mg.estimator.load_state_dict(state)
         return WeightedLoss(lambda _: weights)
 
-    def _solve(self, rows: AnyRows) -> Tensor:
-        mg = self._mg
+    def _solve(self, transaction: Transaction) -> Tensor:
+        mg, rows = self._mg, transaction.rows
         assert isinstance(rows, Rows)
         with full_precision(mg.objective.devices):
-            weights = checked(mg.weighting(rows.gramian(self._t)), rows.objectives)
+            gramian = rows.gramian(self._t) if transaction.products is None else transaction.products.cpu()
+            weights = checked(mg.weighting(gramian), rows.objectives)
         if mg.store.reducer is not None and not mg.weighting.deterministic:
             weights = mg.store.reducer.broadcast(weights)
         return weights
@@ -213,10 +216,13 @@ class Proposal:
         with self._undone_on_error(), torch.no_grad(), full_precision(mg.objective.devices):
             weights = form.weights_for(transaction.objectives)
             if weights is None:
-                weights = factors = self._solve(rows)
+                weights = factors = self._solve(transaction)
             else:
-                factors = torch.ones(1, dtype=torch.float64)
-            direction, sq_norm = rows.combine(factors)
+                factors = ONE
+            if isinstance(rows, Row) and transaction.products is not None:
+                direction, sq_norm = list(rows.parts), float(transaction.products)
+            else:
+                direction, sq_norm = rows.combine(factors)
             if form.weighted and not math.isfinite(sq_norm):
                 raise transaction.blame()
             if isinstance(rows, Rows) and (mg.objective.narrow or not math.isfinite(sq_norm)):
@@ -247,7 +253,7 @@ class Proposal:
                 mg.estimator.learn(observation)
             anchored, cost = transaction.update.anchor is not None, self.cost
             mg.estimator.record(sq_norm, anchored=anchored)
-            if mg.reweigh is not None:
+            if mg.reweigh is not None and mg.reweigh.learns:
                 before = None if account.before is None else account.before.tolist()
                 mg.reweigh.learn(losses.tolist(), before, cost[2], solved=self._solved, anchored=anchored)
             length = torch.tensor(sq_norm, dtype=torch.float64)
@@ -255,13 +261,15 @@ class Proposal:
             counts = [total + new for total, new in zip((mg.samples, mg.gradients, mg.passes), cost, strict=True)]
             remembered = self._remembered(transaction, direction, weights)
             shared = isinstance(remembered, Row)  # its memory is that of the direction
+            if isinstance(remembered, Row) and remembered.in_blocks:
+                direction, shared = remembered.copies(), False
 
             def finish() -> None:
                 transaction.commit(remembered, remember_point=mg.estimator.two_point)
                 mg.objective.write_gradients(direction, copy=shared)
                 mg.objective.count = len(losses)
                 mg.t, (mg.samples, mg.gradients, mg.passes) = self._t + 1, counts
-                mg.weights, mg.sq_norm = weights.detach().double().cpu().clone(), sq_norm
+                mg.weights, mg.sq_norm = weights if transaction.form.weighted else weights.clone(), sq_norm
                 mg.observation = observation if mg.watched else None
                 mg.policy.in_a_row = 0
                 self.open = False
@@ -330,7 +338,7 @@ class Proposal:
             wanted = update.anchor.estimates_variance
         else:
             wanted = update.halves or (update.look_back and self.observes)
-        weights = torch.ones(1, dtype=torch.float64) if form.weighted else self._last[0]
+        weights = ONE if form.weighted else self._last[0]
         return Probe(weights, self._mg.objective.parameters, halves=update.halves) if wanted else None
 
     def _observe(self) -> Observation:

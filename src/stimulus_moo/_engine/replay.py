@@ -1,12 +1,21 @@
 """Evaluation at two points: the same random draw at both, and x_{t-1} in the parameters for a while."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from stimulus_moo._engine.interrupts import DeferredInterrupts
+
+#: by name, a buffer and a copy of its values
+_Buffers = dict[str, tuple[Tensor | None, Tensor | None]]
+
+_CHUNK = 1 << 16  # entries exchanged at a time
+
+_use_count = getattr(torch._C, "_storage_Use_Count", None)
 
 SMALL = 1 << 20  # up to this many entries the current values are copied aside instead of exchanged
 
@@ -18,13 +27,15 @@ class Snapshot:
     do not advance there, and after a failure.
     """
 
-    def __init__(self, model: torch.nn.Module, parameters: Sequence[Tensor]) -> None:
-        self._devices = list({p.device for p in parameters if p.device.type not in ("cpu", "meta")})  # accelerators
+    def __init__(self, modules: Sequence[torch.nn.Module], accelerators: Sequence[torch.device] = ()) -> None:
+        self._devices = accelerators
         self._random = self.random_states()
-        self._buffers = [
-            (module, {name: (buffer, _copy(buffer)) for name, buffer in module._buffers.items()})
-            for module in model.modules()
-        ]
+        self._modules = modules
+        self._buffers = {
+            module: {name: (buffer, _copy(buffer)) for name, buffer in module._buffers.items()}
+            for module in modules
+            if module._buffers
+        }
 
     def random_states(self) -> list[Tensor]:
         """Return the random states of the CPU and of the model's accelerators as they are now."""
@@ -42,7 +53,7 @@ class Snapshot:
                 module._buffers[name] is buffer and (buffer is None or values is None or torch.equal(buffer, values))
                 for name, (buffer, values) in buffers.items()
             )
-            for module, buffers in self._buffers
+            for module, buffers in self._of_modules()
         )
 
     def restore(self) -> None:
@@ -51,7 +62,7 @@ class Snapshot:
         for device, state in zip(self._devices, others, strict=True):
             _device_module(device).set_rng_state(state, device)
         with torch.no_grad():
-            for module, buffers in self._buffers:
+            for module, buffers in self._of_modules():
                 for name in module._buffers.keys() - buffers.keys():
                     del module._buffers[name]
                 for name, (buffer, values) in buffers.items():
@@ -59,16 +70,23 @@ class Snapshot:
                     if buffer is not None and values is not None:
                         buffer.copy_(values)
 
+    def _of_modules(self) -> Iterator[tuple[torch.nn.Module, _Buffers]]:
+        """Yield the modules that have buffers now or had some then."""
+        for module in self._modules:
+            if module._buffers or module in self._buffers:
+                yield module, self._buffers.get(module, {})
+
 
 class ParameterSwap:
     """Put other values into the parameters, in place, while the context is open.
 
     If a signal arrives after the body and before the exit, the parameters still hold the other values; whoever handles
     the exception calls ``back``, which is idempotent. Up to 2^20 entries the parameters' own values are copied aside.
-    Above, they are exchanged with the other values, with signals deferred, so that no third copy exists.
+    Above, they are exchanged with the other values, with signals deferred, so that no third copy exists. On the CPU two
+    tensors exchange their memory, if no other tensor shares it; else the numbers are moved.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    def __init__(self, parameters: Sequence[Tensor], others: list[Tensor]) -> None:
         self._parameters, self._others = parameters, others
         self._large = sum(parameter.numel() for parameter in parameters) > SMALL
         self._kept: list[Tensor] = []
@@ -107,11 +125,30 @@ class ParameterSwap:
 
     def _exchange(self, *, swapped: bool) -> None:
         with DeferredInterrupts(), torch.no_grad():
-            for parameter, other in zip(self._parameters, self._others, strict=True):
-                values = parameter.clone()
-                parameter.copy_(other)
-                other.copy_(values)
+            for i, (parameter, other) in enumerate(zip(self._parameters, self._others, strict=True)):
+                if _owns_memory(parameter) and _owns_memory(other):
+                    self._others[i] = parameter.data
+                    parameter.data = other
+                    continue
+                for mine, theirs in zip(_chunks(parameter), _chunks(other), strict=True):
+                    values = mine.clone()
+                    mine.copy_(theirs)
+                    theirs.copy_(values)
             self._swapped = swapped
+
+
+def _owns_memory(tensor: Tensor) -> bool:
+    """Return whether no other tensor, such as a view or a NumPy array, shares the memory of a plain CPU tensor."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter) or not tensor.is_cpu or _use_count is None:
+        return False
+    return bool(_use_count(tensor.untyped_storage()._cdata) == 2)  # the tensor, and the storage object in this line
+
+
+def _chunks(tensor: Tensor) -> Sequence[Tensor]:
+    """Return a tensor in pieces that stay in the cache."""
+    if tensor.numel() <= _CHUNK or not tensor.is_contiguous():
+        return (tensor.detach(),)
+    return list(tensor.detach().view(-1).split(_CHUNK))
 
 
 def _copy(buffer: Tensor | None) -> Tensor | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.flat import views
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.norms import distance, sq_norm_of
 
@@ -29,7 +30,8 @@ class Row:
     ) -> None:
         self.parameters = parameters
         self.parts: list[Tensor | None] = [None] * len(parameters) if parts is None else list(parts)
-        self._room = [0] * len(parameters) if room is None else room  # the parameters that are expected to be reached
+        self._room = [0] * len(parameters) if room is None else list(room)  # which are expected to be reached
+        self._flats: list[Tensor] = []  # the memory of the parts, where it is one piece for each block
         self.close: Callable[[], None] | None = None  # cleanup callback, run if a backward pass was interrupted
 
     @property
@@ -45,6 +47,13 @@ class Row:
     def expect(self, masks: Callable[[], list[int]]) -> None:
         """Memory comes with the gradients."""
 
+    def begin(self, old: object) -> None:
+        """Become zero, in the memory of the parts, if ``old`` with the same reach will be added; else empty."""
+        if isinstance(old, Row) and old.reach == self.reach and any(self.reach):
+            torch._foreach_zero_(_present(self.parts))
+        else:
+            self.parts, self._flats = [None] * len(self.parts), []
+
     def accumulate(self, loss: Tensor, weight: float) -> None:
         """Add ``weight`` times the gradient of a loss, as plain training adds to ``p.grad``, which stays as it was."""
         parameters = self.parameters
@@ -54,7 +63,7 @@ class Row:
             for parameter, gradient in zip(parameters, kept, strict=True):
                 parameter.grad = gradient
 
-        self.close = clean_up
+        self.close, self._flats = clean_up, []
         try:
             for parameter, part in zip(parameters, self.parts, strict=True):
                 parameter.grad = part
@@ -71,6 +80,8 @@ class Row:
     def merge(self, other: Row, weight: float) -> None:
         """Add ``weight`` times another row."""
         pairs = []
+        if not all(self.layout):
+            self._flats = []
         for i, (mine, theirs) in enumerate(zip(self.parts, other.parts, strict=True)):
             if mine is None:
                 self.parts[i] = None if theirs is None else theirs * weight
@@ -80,33 +91,53 @@ class Row:
             torch._foreach_add_([mine for mine, _ in pairs], [theirs for _, theirs in pairs], alpha=weight)
 
     def scale(self, factor: float) -> None:
-        torch._foreach_mul_([part for part in self.parts if part is not None], factor)
+        torch._foreach_mul_(_present(self.parts), factor)
 
     def settle(self) -> None:
         """No entries are left out."""
-
-    def replace(self, reach: Sequence[int], matrices: Sequence[Tensor]) -> None:
-        """Take one matrix for each parameter that there is room for, and keep those that were reached."""
-        found = iter(matrices)
-        pairs = list(zip(self.parameters, self.layout, reach, strict=True))
-        taken = [next(found).view(parameter.shape) if room else None for parameter, room, _ in pairs]
-        self.parts = [part if reached else None for part, (*_, reached) in zip(taken, pairs, strict=True)]
 
     def make_room(self, layout: Sequence[int]) -> None:
         """Note which parameters are expected to be reached."""
         self._room = [int(old or new) for old, new in zip(self._room, layout, strict=True)]
 
     def blocks_cut(self) -> list[tuple[list[int], list[int]]]:
-        """Return for each block its rows and its parameters: a reached parameter is a block."""
-        return [([0], [i]) for i, reached in enumerate(self.layout) if reached]
+        """Return for each block its rows and its parameters; those of one type and place are a block."""
+        groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+        for i, (parameter, reached) in enumerate(zip(self.parameters, self.layout, strict=True)):
+            if reached:
+                groups.setdefault((parameter.dtype, parameter.device), []).append(i)
+        return [([0], members) for members in groups.values()]
 
     def matrices(self) -> list[Tensor]:
-        """Return the parts of the reached parameters as rows of length one."""
-        return [part.reshape(1, -1) for part in self.parts if part is not None]
+        """Return the blocks, each as one vector."""
+        if not self._flats:
+            found = [[self.parts[i] for i in members] for _, members in self.blocks_cut()]
+            return [torch.cat([part.reshape(-1) for part in parts if part is not None]) for parts in found]
+        return self._flats
+
+    def replace(self, reach: Sequence[int], flats: Sequence[Tensor]) -> None:
+        """Take the memory of all blocks, and keep the parts that were reached."""
+        self._flats = list(flats)
+        for (_, members), flat in zip(self.blocks_cut(), flats, strict=True):
+            for i, part in zip(members, views(flat, [self.parameters[i] for i in members]), strict=True):
+                self.parts[i] = part if reach[i] else None
+
+    def copies(self) -> list[Tensor | None]:
+        """Return copies of the parts, block by block where they are in one piece."""
+        if not self._flats:
+            return [None if part is None else part.clone() for part in self.parts]
+        copy = Row(self.parameters, room=self.layout)
+        copy.replace(self.reach, [flat.clone() for flat in self._flats])
+        return copy.parts
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether every block is one piece of memory."""
+        return bool(self._flats)
 
     def combine(self, weights: Tensor) -> tuple[list[Tensor | None], float]:
         """Return the row itself, since lambda is in it already, and its squared norm."""
-        return list(self.parts), sq_norm_of([part for part in self.parts if part is not None])
+        return list(self.parts), sq_norm_of(_present(self.parts))
 
     mix = combine
 
@@ -123,10 +154,11 @@ class Row:
         """Set the row, one part per parameter or None."""
         pairs = zip(self.parameters, parts, strict=True)
         self.parts = [None if part is None else torch.empty_like(p).copy_(part) for p, part in pairs]
+        self._flats = []
 
-    def copied(self) -> Row:
-        """Return a copy with memory of its own."""
-        return Row(self.parameters, [None if part is None else part.clone() for part in self.parts])
+
+def _present(parts: Sequence[Tensor | None]) -> list[Tensor]:
+    return [part for part in parts if part is not None]
 
 
 def _dense(gradient: Tensor | None) -> Tensor | None:

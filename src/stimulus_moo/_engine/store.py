@@ -10,8 +10,9 @@ from torch import Tensor
 
 from stimulus_moo._engine.compiled import Compiler
 from stimulus_moo._engine.differentiation import Engine
+from stimulus_moo._engine.flat import can_be_flat, views
 from stimulus_moo._engine.objective import Objective, reaches_nothing
-from stimulus_moo._engine.replay import ParameterSwap, Snapshot
+from stimulus_moo._engine.replay import ParameterSwap
 from stimulus_moo._engine.row import Row
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.storage import Storage
@@ -45,9 +46,10 @@ class Store:
         self.compiler = Compiler(objective, engine)
         self.rows: Rows | Row | None = None  # U_{t-1}, or its one row under kept weights, where it is needed again
         self.previous: list[Tensor] | None = None  # x_{t-1}
+        self.flat_previous: Tensor | None = None  # its memory, if that is one piece
         self.swap: ParameterSwap | None = None  # puts x_{t-1} into the parameters for a while
         self.layout = [0] * len(objective.parameters)  # every reach seen so far: how the rows are cut into blocks
-        self.spare: Rows | None = None  # memory for the next update
+        self.spare: Rows | Row | None = None  # memory for the next update
 
     def __getstate__(self) -> dict[str, Any]:
         # the rows are views of one block of memory, which pickle would take apart
@@ -89,7 +91,7 @@ class Store:
         return rows
 
     def blank(self, form: LossForm, objectives: int, *, forget: bool) -> Rows | Row:
-        """Return empty rows, in spare memory if there is any.
+        """Return empty rows, in spare memory if there is any; what is in a ``Row`` is left to its ``begin``.
 
         A large update that forgets the old rows takes their memory: if it fails, the rows are lost.
         """
@@ -100,10 +102,22 @@ class Store:
             blank, self.rows = self.rows, None
         if blank is None:
             return form.new_rows(self, objectives)
-        blank.clear(lazily=not blank.staged)
+        if isinstance(blank, Rows):
+            blank.clear(lazily=not blank.staged)
         if blank.layout != room:
             blank.make_room(room)
         return blank
+
+    def remember_point(self, point: Sequence[Tensor]) -> None:
+        """Keep a copy of x_t as x_{t-1}, for a small model in one piece of memory."""
+        if self.previous is not None:  # without torch.no_grad, whose exit a signal could skip
+            torch._foreach_copy_(self.previous, list(point))
+            return
+        parameters = self.objective.parameters
+        flat = torch.cat([part.reshape(-1) for part in point]) if can_be_flat(parameters) else None
+        previous = [part.clone() for part in point] if flat is None else views(flat, parameters)
+        self.swap = ParameterSwap(parameters, previous)
+        self.flat_previous, self.previous = flat, previous
 
     def masks(self, graphs: Sequence[Tensor]) -> list[int]:
         """Return for each parameter the bit mask of the losses that reach it, read off the autograd graph."""
@@ -125,7 +139,8 @@ class Store:
 
     def survey(self, batch: Any, step: int) -> tuple[int, list[int]]:
         """Evaluate a batch without side effects; return S and which objectives reach each parameter, as bit masks."""
-        snapshot = Snapshot(self.objective.model, self.objective.parameters)
+        self.objective.tree.update()
+        snapshot = self.objective.snapshot()
         try:
             piece, _ = self.objective.pieces(batch)[0]
             graphs = self.objective.evaluate(piece, step).graphs
@@ -134,7 +149,7 @@ class Store:
         return len(graphs), self.masks(graphs)
 
     def clear(self) -> None:
-        self.rows = self.previous = self.swap = self.spare = None
+        self.rows = self.previous = self.flat_previous = self.swap = self.spare = None
         if self.reducer is not None:
             self.reducer.clear()
 
@@ -180,8 +195,7 @@ class Store:
         self.layout = [layout[name] for name in self.objective.names]
         parameters = dict(zip(self.objective.names, self.objective.parameters, strict=True))
         if point is not None:
-            self.previous = [point[name].to(parameter.device, copy=True) for name, parameter in parameters.items()]
-            self.swap = ParameterSwap(self.objective.parameters, self.previous)
+            self.remember_point([point[name].to(parameter.device) for name, parameter in parameters.items()])
         self.rows = self._loaded(rows)
 
     def _loaded(self, rows: list[dict[str, Tensor]]) -> Rows | Row | None:

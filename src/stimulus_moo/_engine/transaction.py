@@ -20,7 +20,7 @@ from stimulus_moo._engine.norms import sq_norm_of
 from stimulus_moo._engine.objective import Evaluated
 from stimulus_moo._engine.observation import Piece, Probe, WeightedSum
 from stimulus_moo._engine.precompiled import keep_buffers
-from stimulus_moo._engine.replay import ParameterSwap, Snapshot
+from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.row import Row
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.sketch import Sketch
@@ -61,6 +61,7 @@ class Transaction:
         self.pending: AnyRows | None = None  # U_t
         self._evaluated: list[Piece] = []  # the pieces of the batch
         self._masks: list[int] | None = None  # which objectives reach each parameter, if that was not known before
+        self.products: Tensor | None = None  # Gramian of U_t, or squared norm of its one row, if it is known already
         self.accumulator: Accumulator | None = None  # the last one
         #: whether U_{t-1} is overwritten by this update
         self.in_place = bool(update.keep) and update.anchor is None and not (store.rows is None or store.rows.staged)
@@ -96,15 +97,10 @@ class Transaction:
         if pending is None:
             return
         if remember_point:  # first, since it may run out of memory
-            current = [parameter.detach() for parameter in store.objective.parameters]
-            if store.previous is None:
-                store.previous = [parameter.clone() for parameter in current]
-                store.swap = ParameterSwap(store.objective.parameters, store.previous)
-            else:  # without torch.no_grad, whose exit a signal could skip
-                torch._foreach_copy_(store.previous, current)
+            store.remember_point([parameter.detach() for parameter in store.objective.parameters])
         _, store.layout = self.layout()
         used = [one for one in (pending, store.rows) if one is not rows and self._reusable(one)]
-        store.spare = used[0] if used else store.spare  # type: ignore[assignment]
+        store.spare = used[0] if used else store.spare
         store.rows = rows
         self.release()
 
@@ -128,7 +124,9 @@ class Transaction:
 
     def _reusable(self, rows: AnyRows | None) -> bool:
         """Return whether the next update can use this memory; S large rows exist only while weights are solved for."""
-        return isinstance(rows, Rows) and not isinstance(rows, Sketch) and (rows.staged or not self.store.one_row)
+        if isinstance(rows, Row):
+            return rows is self.store.rows  # one that is not remembered has become the direction
+        return rows is not None and not isinstance(rows, Sketch) and (rows.staged or not self.store.one_row)
 
     def roll_back(self) -> None:
         """Undo ``evaluate``. Rows that are updated in place are dropped: the estimator restarts at the next step."""
@@ -150,6 +148,8 @@ class Transaction:
         """Return U_t, with room for what these losses reach if they are the first."""
         if self.pending is None:
             self.pending = self.store.blank(self.form, self.objectives, forget=not self.update.keep)
+            if isinstance(self.pending, Row):
+                self.pending.begin(self.store.rows if self.update.keep else None)
         self.pending.expect(lambda: self.store.masks(graphs))
         return self.pending
 
@@ -232,13 +232,16 @@ class Transaction:
 
     def _cut(self, batch: Any, *, halves: bool) -> list[Piece]:
         """Return the batch in pieces of at most ``micro_batch`` samples, on request from its two halves."""
+        if not halves:
+            whole = self._pieces(batch)
+            total = sum(size for _, size in whole)
+            return [Piece(content, size, size / total, 0, size / total) for content, size in whole]
         parts = [batch]
-        if halves:
-            with suppress(InvalidBatch):  # a batch that cannot be cut is evaluated whole
-                found = list(split(batch, -(-leading_size(batch) // 2)))
-                size = self.store.objective.size
-                if sum(map(size, found)) == size(batch):  # no sample is in both
-                    parts = found
+        with suppress(InvalidBatch):  # a batch that cannot be cut is evaluated whole
+            found = list(split(batch, -(-leading_size(batch) // 2)))
+            size = self.store.objective.size
+            if sum(map(size, found)) == size(batch):  # no sample is in both
+                parts = found
         pieces = [self._pieces(part) for part in parts]
         sizes = [sum(size for _, size in part) for part in pieces]
         return [

@@ -12,6 +12,8 @@ from stimulus_moo.state import Stateful, check_numbers
 class Reweigh(Stateful, ABC):
     """A rule for the steps at which all S rows are computed and the weights solved for."""
 
+    learns = False  #: ``learn`` is called
+
     @abstractmethod
     def due(self, t: int, *, anchored: bool) -> bool:
         """Return whether iteration t solves for the weights."""
@@ -60,6 +62,7 @@ class WhenRising(Reweigh):
     state_names = ("spent", "cost", "level", "reference", "count", "mean", "squares")
     optional_names = MappingProxyType({"cost": int, "level": list, "reference": list, "mean": list, "squares": list})
     count_names = ("spent", "count")
+    learns = True
     FEW, ERRORS, SELDOM, MEMORY = 5, 3.0, 4, 0.9
 
     def __init__(self, *, anchors_only: bool) -> None:
