@@ -31,7 +31,7 @@ def test_kept_weights_of_large_models_equal_twin(name: str) -> None:
 
 
 #: BUG: at t = 0 Tracking has no memory, and an exact solve uses its rows Y_0 = beta g_0; with a sketch the rows of the
-#: solve are g_0 (``Proposal._solve_before`` ignores ``update.now``), so a weighting that depends on their scale differs.
+#: solve are g_0 (``Proposal._solve_before`` ignores ``update.now``), so weights that depend on their scale differ.
 TRACKED = pytest.param("moco, 3", marks=pytest.mark.xfail(strict=True, reason="sketch of g_0 instead of beta g_0"))
 
 

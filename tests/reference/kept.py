@@ -1,8 +1,8 @@
 """Literal twins with kept weights: lambda is solved for at some steps, in between one row follows lambda . F.
 
 As in twins.py, plain float64 numpy that shares no code with src. r is the one remembered row, the estimate of the
-gradient of lambda . F. A solve of a rule without memory uses the S rows of the step itself; of a rule with memory, the S
-plain gradients of its batch at x_t, before the step. ``sketch`` counts one more pass where the weights come from a
+gradient of lambda . F. A solve of a rule without memory uses the S rows of the step itself; of a rule with memory, the
+S plain gradients of its batch at x_t, before the step. ``sketch`` counts one more pass where the weights come from a
 projection of the rows: the step is then made by a pass of its own.
 """
 
@@ -164,7 +164,7 @@ def moco(problem, x0, *, steps, lr, batches, every, beta, gamma, rho=0.0, sketch
 
 
 def moco_plus(problem, x0, *, steps, lr, batches, every, beta, gamma, rho=0.0, sketch=False):
-    """MoCo+: r_t = grad(lambda . F_A)(x_t) + (1 - beta)(r_{t-1} - grad(lambda . F_A)(x_{t-1})), with lambda_t in both."""
+    """MoCo+: r_t = grad(lambda . F_A)(x_t) + (1 - beta)(r_{t-1} - grad(lambda . F_A)(x_{t-1})), both with lambda_t."""
     record = KeptRecord(x0)
     x, x_before, r = record.x[0], None, None
     weigh = DescendedWeights(gamma, rho)
@@ -188,9 +188,12 @@ def moco_plus(problem, x0, *, steps, lr, batches, every, beta, gamma, rho=0.0, s
 
 
 def recursive(problem, x0, *, steps, lr, batches, anchors, anchor, momentum=0.0, fixed=None, sketch=False):
-    """Algorithm 1 of the paper and PAGE-MOO: weights at anchors, else r_t = r_{t-1} + grad(lambda . F_A)(x_t) - the same
-    at x_{t-1}. ``anchors(t)`` says whether t is one, ``anchor(t, directions)`` gives its samples. With ``fixed`` weights
-    an anchor takes one pass.
+    """Algorithm 1 of the paper and PAGE-MOO, with the weights of the anchors.
+
+    else: r_t = r_{t-1} + grad(lambda . F_A)(x_t) - grad(lambda . F_A)(x_{t-1})
+
+    ``anchors(t)`` says whether t is an anchor, ``anchor(t, directions)`` gives its samples. With ``fixed`` weights an
+    anchor takes one pass.
     """
     record = KeptRecord(x0)
     x = record.x[0]
