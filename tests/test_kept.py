@@ -455,6 +455,23 @@ def test_weightings_with_a_state_advance_at_solves_only() -> None:
     assert changed == [3, 6]
 
 
+# BUG: a solve before the step ends with ``replay.restore()``, so that the step sees the draw of the solve; it also
+# undoes the draws of the weighting. Where the losses draw nothing, a random weighting gives the same weights for ever.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mini-batch",
+        pytest.param("storm", marks=pytest.mark.xfail(strict=True, reason="the draws of the weighting are undone")),
+        pytest.param("tracking", marks=pytest.mark.xfail(strict=True, reason="the draws of the weighting are undone")),
+    ],
+)
+def test_a_random_weighting_draws_anew_at_every_solve(name: str) -> None:
+    torch.manual_seed(0)
+    mg = RULES[name].make(weighting=lambda gramian: torch.rand(2, dtype=torch.float64))
+    weights = [mg.backward(batch).weights.tolist() for batch in BATCHES[:STEPS]]
+    assert weights[0] == weights[2] != weights[3] == weights[5] != weights[6] != weights[0]
+
+
 # Observations and the safeguard
 
 
