@@ -44,6 +44,14 @@ DEFECTS = {
         "stimulus_moo._engine.transaction.Transaction._count",
         lambda self, samples: vars(self.account).update(samples=samples, gradients=samples),
     ),
+    "a kept step that is counted as all rows": (
+        "stimulus_moo._engine.loss_forms.WeightedLoss.rows",
+        lambda self, objectives: objectives,
+    ),
+    "weights that are solved for at every step": (
+        "stimulus_moo._engine.reweighing.Every.due",
+        lambda self, t, anchored: True,
+    ),
     "rows that are not dropped": ("stimulus_moo._engine.transaction.Transaction.roll_back", lambda self: None),
 }
 
