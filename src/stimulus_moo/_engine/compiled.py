@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from types import FunctionType
@@ -326,11 +327,10 @@ def _replace(
             "values as tensors in the batch"
         )
         return False
-    checked = [losses, *matrices]
-    if products is not None and (form.weighted or all(store.objective.decisive)):
-        checked = [losses, products]
-    if not all(map(finite, checked)):
-        return False
+    summed = products is not None and (form.weighted or all(store.objective.decisive))
+    values = losses.tolist() + ([float(products.sum())] if products is not None else [])
+    if not all(map(math.isfinite, values)) or not (summed or all(map(finite, matrices))):
+        return False  # an overflow of the sum counts too: single rows tell
     reach = compiled.reach if old is None else [new | kept for new, kept in zip(compiled.reach, old.reach, strict=True)]
     pending.replace(reach, matrices)
     transaction.objectives, transaction.pending = objectives, pending

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -206,13 +206,18 @@ def dense(gradient: Tensor) -> Tensor:
 
 def autocasts(devices: Iterable[torch.device]) -> list[str]:
     """Return the device types, among these and the CPU, for which the user's autocast is on."""
+    if not torch._C._is_any_autocast_enabled():
+        return []
     kinds = {"cpu", *(device.type for device in devices)}
     return [kind for kind in kinds if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)]
 
 
 def full_precision(devices: Iterable[torch.device]) -> AbstractContextManager[Any]:
     """Switch the user's autocast off for the library's own arithmetic."""
+    kinds = autocasts(devices)
+    if not kinds:
+        return nullcontext()
     stack = ExitStack()
-    for kind in autocasts(devices):
+    for kind in kinds:
         stack.enter_context(torch.autocast(kind, enabled=False))
     return stack
