@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stimulus_moo._engine.differentiation import choose
+from stimulus_moo._engine.products import CHUNK
 from stimulus_moo._engine.replay import SMALL
-from stimulus_moo._engine.rows import CHUNK
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.options import positive_integer
 
