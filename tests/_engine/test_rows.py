@@ -13,6 +13,7 @@ from torch import Tensor
 
 from stimulus_moo import MinNorm
 from stimulus_moo._engine import products
+from stimulus_moo._engine import rows as rows_module
 from stimulus_moo._engine.rows import Rows, Storage
 
 
