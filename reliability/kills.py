@@ -70,7 +70,7 @@ class Toll:
 def difference(folder: Path, whole: Path) -> list[str]:
     """Return the entries of the last checkpoint and of the summary that differ between two completed runs."""
     ours, theirs = (checkpoint.read(checkpoint.files(path)[0]) for path in (folder, whole))
-    differing = [name for name in theirs if not _same(ours.get(name), theirs[name])]
+    differing = [name for name in theirs if name != "seconds" and not _same(ours.get(name), theirs[name])]
     ours, theirs = (json.loads((path / "summary.json").read_text()) for path in (folder, whole))
     return differing + [name for name in theirs if name != "seconds" and ours.get(name) != theirs[name]]
 
