@@ -31,6 +31,7 @@ NAMES = (
     "end_to_end",
     "solver",
     "ranking",
+    "amortised",
     "forced",
     "hands_free",
 )

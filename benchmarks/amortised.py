@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from benchmarks.cells import Found, fill
 from benchmarks.problems import CASES, Case
@@ -62,9 +63,10 @@ def train(problem: str, method: str, due: bool, lr: float, seed: int, shrink: in
     weighting: Any = _WEIGHTINGS[method if due else "every"]()
     solves = 0
 
-    def look(progress: Any) -> None:
+    def counted(gramian: Tensor) -> Tensor:
         nonlocal solves
-        solves += progress.record["reweighed"]
+        solves += 1
+        return weighting(gramian)
 
     with suppress(NonFiniteError):
         result = fit(
@@ -74,14 +76,13 @@ def train(problem: str, method: str, due: bool, lr: float, seed: int, shrink: in
             method=method,
             lr=lr,
             guard=False,
-            weighting=weighting,
+            weighting=counted,
             reweigh="auto" if due else 1,
             batch_size=case.batch,
             period=case.batch,
             passes=budget // shrink,
             seed=seed,
             progress=False,
-            callbacks=[look],
         )
         if math.isfinite(sum(result.losses)):
             return {

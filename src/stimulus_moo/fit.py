@@ -111,8 +111,8 @@ def fit(
         checkpoint, checkpoint_every: a folder for checkpoints, and the steps between them; the last step is saved too.
         checkpoint_keep: number of checkpoints to keep; if the newest is damaged, the previous one is used.
         resume: continue from the newest checkpoint, if there is one. The result equals that of an uninterrupted run,
-            bit for bit on the CPU, except for the seconds and for what they decide; with ``lr="auto"``, only for the
-            same limits.
+            bit for bit on the CPU, except for the seconds and for what they decide; with ``lr="auto"`` or kept weights,
+            only for the same limits.
         process_group, shard: as for ``MultiGradient``. All processes call ``fit`` with the same arguments, and each
             takes its part of the same batches, so the result is that of one process. Only the first writes checkpoints
             and shows progress. Callbacks run in all processes; one that returns True in any ends the run in all.
@@ -193,6 +193,7 @@ def fit(
         process_group=process_group,
         shard=shard,
     )
+    run.multigradient.expect_steps(limits.expected_steps(settings.batch_size))
     checkpoints = Checkpoints(checkpoint, every=checkpoint_every, keep=checkpoint_keep)
     with closing(checkpoints):
         state = run.group.broadcast(lambda: checkpoints.open(resume))

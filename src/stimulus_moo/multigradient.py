@@ -23,7 +23,7 @@ from stimulus_moo._engine.warnings import WarnOnce, batch_norm_message, due_for_
 from stimulus_moo.distributed import find_group, make_reducer, unwrapped
 from stimulus_moo.errors import InvalidOption, ModelChanged
 from stimulus_moo.estimators import Estimator, Update
-from stimulus_moo.options import choice
+from stimulus_moo.options import choice, natural_number
 from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import GramianToWeights, as_weighting
 from stimulus_moo.weightings.min_norm import MinNorm
@@ -76,9 +76,7 @@ class MultiGradient(Stateful):
 
     >>> import torch
     >>> from stimulus_moo import MultiGradient, Recursive
-    >>> _ = torch.manual_seed(0)
-    >>> model = torch.nn.Linear(3, 2)
-    >>> x, y = torch.randn(64, 3), torch.randn(64, 2)
+    >>> model, x, y = torch.nn.Linear(3, 2), torch.randn(64, 3), torch.randn(64, 2)
     >>> def losses(model, batch):
     ...     return (model(batch[0]) - batch[1]).square().mean(0)
     >>> mg = MultiGradient(model, losses, Recursive([(x, y)], period=8))
@@ -215,7 +213,6 @@ class MultiGradient(Stateful):
 
         >>> import torch
         >>> from stimulus_moo import MultiGradient, Recursive
-        >>> _ = torch.manual_seed(0)
         >>> model, x = torch.nn.Linear(2, 2, bias=False), torch.randn(6, 2)
         >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), Recursive([x], period=10))
         >>> mg.watch()
@@ -232,6 +229,10 @@ class MultiGradient(Stateful):
     def watched(self) -> bool:
         """Whether every step is observed: after ``watch``, and while a supervisor is attached."""
         return self._watched or self._supervisor is not None
+
+    def expect_steps(self, steps: int) -> None:
+        """Say how many steps will be made at least: in a long run, steps of a small model on one loss are compiled."""
+        self.store.engine.expected_steps = natural_number("steps", steps)
 
     @property
     def norm(self) -> float | None:

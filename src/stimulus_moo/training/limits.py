@@ -38,6 +38,11 @@ class Limits:
         checked = {name: None if value is None else positive_integer(name, value) for name, value in counts.items()}
         return cls(tolerance=tolerance, seconds=seconds, **checked)
 
+    def expected_steps(self, batch_size: int) -> int:
+        """Return how many steps a run has at least under kept weights; 0 where only a time or tolerance ends it."""
+        passes = [limit // (2 * batch_size) for limit in (self.gradients, self.passes) if limit is not None]
+        return min([*passes, *([] if self.steps is None else [self.steps])], default=0)
+
     def done(self, run: "Run") -> float:
         """Return the fraction of the run that is done, by the limit that is closest; 0 with a tolerance alone."""
         return min(max((spent / limit for spent, limit in self._costs(run).values()), default=0.0), 1.0)
