@@ -231,7 +231,7 @@ class MultiGradient(Stateful):
         return self._watched or self._supervisor is not None
 
     def expect_steps(self, steps: int) -> None:
-        """Say how many steps will be made at least: in a long run, steps of a small model on one loss are compiled."""
+        """Say how many steps will be made at least: in a long run of a small model, steps on one loss are compiled."""
         self.store.engine.expected_steps = natural_number("steps", steps)
 
     @property

@@ -76,7 +76,8 @@ class Proposal:
         self._probe: Probe | None = None
         self._observation: Observation | None = None
         self._transaction: Transaction | None = None
-        self._combined: tuple[Tensor, list[Tensor | None], float] | None = None  # lambda_t, d_t, ||d_t||^2
+        #: lambda_t, d_t (None where it is the one row itself), ||d_t||^2
+        self._combined: tuple[Tensor, list[Tensor | None] | None, float] | None = None
         self._solved = False  # were the weights solved for, before the step or by it?
         self._before = 0, 0, 0  # the cost of solving before the step
         self._grad_mode = torch.is_grad_enabled()
@@ -174,9 +175,9 @@ class Proposal:
             else:
                 factors = ONE
             if isinstance(rows, Row) and transaction.products is not None:
-                direction, sq_norm = list(rows.parts), float(transaction.products)
-            else:
-                direction, sq_norm = rows.combine(factors)
+                self._combined = weights, None, float(transaction.products)  # finite, or it would not be used
+                return
+            direction, sq_norm = rows.combine(factors)
             if form.weighted and not math.isfinite(sq_norm):
                 raise find_culprit(transaction, transaction.evaluated)
             if isinstance(rows, Rows) and (mg.objective.narrow or not math.isfinite(sq_norm)):
@@ -215,8 +216,8 @@ class Proposal:
             counts = [total + new for total, new in zip((mg.samples, mg.gradients, mg.passes), cost, strict=True)]
             remembered = self._remembered(transaction, direction, weights)
             shared = isinstance(remembered, Row)  # its memory is that of the direction
-            if isinstance(remembered, Row) and remembered.in_blocks:
-                direction, shared = remembered.copies(), False
+            if direction is None:
+                direction, shared = self._of_row(transaction.rows, copied=shared), False
 
             def finish() -> None:
                 transaction.commit(remembered, remember_point=mg.estimator.two_point)
@@ -237,8 +238,12 @@ class Proposal:
                 raise
         return step
 
+    def _of_row(self, row: AnyRows, *, copied: bool) -> list[Tensor | None]:
+        assert isinstance(row, Row)
+        return row.copies() if copied else row.parts
+
     def _remembered(
-        self, transaction: Transaction, direction: Sequence[Tensor | None], weights: Tensor
+        self, transaction: Transaction, direction: Sequence[Tensor | None] | None, weights: Tensor
     ) -> AnyRows | None:
         """Return the rows that the estimator needs again: under kept weights one, whose value is d_t."""
         store, rows = self._mg.store, transaction.rows
@@ -246,7 +251,7 @@ class Proposal:
             return None
         if transaction.form.weighted or not store.one_row:
             return rows
-        return store.row_of(rows.mix(weights)[0] if self._mg.objective.narrow else direction)
+        return store.row_of(rows.mix(weights)[0] if direction is None or self._mg.objective.narrow else direction)
 
     @exclusive
     def discard(self) -> None:

@@ -29,7 +29,10 @@ class Row:
         room: Sequence[int] | None = None,
     ) -> None:
         self.parameters = parameters
-        self.parts: list[Tensor | None] = [None] * len(parameters) if parts is None else list(parts)
+        self._parts: list[Tensor | None] | None = [None] * len(parameters) if parts is None else list(parts)
+        self._reached: Sequence[
+            int
+        ] = ()  # which of the parts of ``_flats`` were reached, while there are no ``_parts``
         #: for each parameter 1 if it was or is expected to be reached, else 0
         self.layout = self.reach if room is None else list(room)
         self._flats: list[Tensor] = []  # the memory of the parts, where it is one piece for each block
@@ -37,9 +40,20 @@ class Row:
         self.close: Callable[[], None] | None = None  # cleanup callback, run if a backward pass was interrupted
 
     @property
+    def parts(self) -> list[Tensor | None]:
+        """The row, a tensor for each parameter that was reached."""
+        if self._parts is None:
+            self._parts = self._cut(self._flats, self._reached)
+        return self._parts
+
+    @parts.setter
+    def parts(self, parts: list[Tensor | None]) -> None:
+        self._parts = parts
+
+    @property
     def reach(self) -> list[int]:
         """For each parameter 1 if it was reached, else 0."""
-        return [int(part is not None) for part in self.parts]
+        return list(self._reached) if self._parts is None else [int(part is not None) for part in self._parts]
 
     def expect(self, masks: Callable[[], list[int]]) -> None:
         """Memory comes with the gradients."""
@@ -49,7 +63,7 @@ class Row:
         if isinstance(old, Row) and old.reach == self.reach and any(self.reach):
             torch._foreach_zero_(_present(self.parts))
         else:
-            self.parts, self._flats = [None] * len(self.parts), []
+            self.parts, self._flats = [None] * len(self.parameters), []
 
     def accumulate(self, loss: Tensor, weight: float) -> None:
         """Add ``weight`` times the gradient of a loss, as plain training adds to ``p.grad``, which stays as it was."""
@@ -97,6 +111,7 @@ class Row:
         """Note which parameters are expected to be reached."""
         room = [old | new for old, new in zip(self.layout, layout, strict=True)]
         if room != self.layout:
+            self.parts = self.parts  # before its blocks are cut anew
             self.layout, self._members, self._flats = room, [], []
 
     def blocks_cut(self) -> list[tuple[list[int], list[int]]]:
@@ -118,8 +133,7 @@ class Row:
 
     def replace(self, reach: Sequence[int], flats: Sequence[Tensor]) -> None:
         """Take the memory of all blocks, and keep the parts that were reached."""
-        self._flats = list(flats)
-        self.parts = self._cut(self._flats, reach)
+        self._flats, self._reached, self._parts = list(flats), reach, None
 
     def copies(self) -> list[Tensor | None]:
         """Return copies of the parts, block by block where they are in one piece."""
@@ -133,11 +147,6 @@ class Row:
             for i, part in zip(members, views(flat, [self.parameters[i] for i in members]), strict=True):
                 parts[i] = part if reach[i] else None
         return parts
-
-    @property
-    def in_blocks(self) -> bool:
-        """Whether every block is one piece of memory."""
-        return bool(self._flats)
 
     def combine(self, weights: Tensor) -> tuple[list[Tensor | None], float]:
         """Return the row itself, since lambda is in it already, and its squared norm."""
