@@ -141,13 +141,7 @@ def fit(
     chosen = find_method(method)
     check_options(options)
     checks.flag("guard", guard)
-    for name, function in (("optimizer", optimizer), ("scheduler", scheduler), ("collate_fn", collate_fn)):
-        if function is not None and not callable(function):
-            raise InvalidOption(f"{name} must be a function or None, found {function!r}")
-    if evaluation is not None:
-        require_batches("evaluation", evaluation, again=True)
-        for batch in evaluation if isinstance(evaluation, list | tuple) else ():
-            leading_size(batch)  # raises before the training, not after it
+    _check_objects(evaluation, optimizer=optimizer, scheduler=scheduler, collate_fn=collate_fn)
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()  # MultiGradient checks the model
     pin = any(parameter.device.type not in ("cpu", "meta") for parameter in parameters)
     source = as_source(dataset, collate_fn, workers=checks.natural_number("workers", workers), pin=pin)
@@ -204,6 +198,17 @@ def fit(
             checkpoints.accept()
         checkpoints.saved = run.step
         return _train(run, limits, checkpoints, callbacks, progress)
+
+
+def _check_objects(evaluation: Iterable[Any] | None, **functions: Any) -> None:
+    """Raise for what would fail only after the training has begun."""
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise InvalidOption(f"{name} must be a function or None, found {function!r}")
+    if evaluation is not None:
+        require_batches("evaluation", evaluation, again=True)
+        for batch in evaluation if isinstance(evaluation, list | tuple) else ():
+            leading_size(batch)
 
 
 def _train(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from stimulus_moo import InvalidOption, fit
+from stimulus_moo.distributed.group import Alone
 from stimulus_moo.training.limits import Limits
-from tests.distributed.launch import values
 
 
 def limits(**given: Any) -> Limits:
@@ -59,18 +58,30 @@ def test_bad_limits_are_named(name: str) -> None:
             limits(**{name: value})
 
 
-def fit_for_seconds() -> tuple[int, str, list[float], list[float]]:
-    """Steps of one second in the first process, and of five in the second."""
-    ticks = itertools.count(0, 1 + 4 * dist.get_rank())
-    x = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
-    options: dict[str, Any] = {"method": "stimulus", "lr": "auto", "seconds": 6, "progress": False}
-    torch.manual_seed(0)
-    with patch("stimulus_moo.training.run.perf_counter", lambda: float(next(ticks))):
-        result = fit(torch.nn.Linear(3, 2), lambda model, batch: model(batch).square().mean(0), x, **options)
-    return result.steps, result.stopped, result.history["seconds"], result.history["lr"]
+class Second(Alone):
+    """The second process of two: what it hears is the clock of the first, which has made steps of one second."""
+
+    def __init__(self) -> None:
+        self.heard = itertools.count(1)
+
+    def broadcast(self, make: Callable[[], Any]) -> Any:
+        return float(next(self.heard)) if isinstance(make(), float) else make()
 
 
-def test_the_clock_of_the_first_process_ends_the_run_and_lowers_the_rate_in_all() -> None:
-    first, second = values(fit_for_seconds, 2)
+def test_the_clock_of_the_first_process_ends_the_run_and_lowers_the_rate_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def train(step: float, group: Alone) -> tuple[int, str, list[float], list[float]]:
+        ticks = itertools.count(0.0, step)
+        monkeypatch.setattr("stimulus_moo.training.run.perf_counter", lambda: next(ticks))
+        monkeypatch.setattr("stimulus_moo.training.run.find_group", lambda process_group, shard: group)
+        torch.manual_seed(0)
+        model, x = torch.nn.Linear(3, 2), torch.randn(16, 3)
+        options: dict[str, Any] = {"method": "stimulus", "lr": "auto", "seconds": 6, "progress": False}
+        result = fit(model, lambda model, batch: model(batch).square().mean(0), x, **options)
+        return result.steps, result.stopped, result.history["seconds"], result.history["lr"]
+
+    first = train(1.0, Alone())
     assert first[:3] == (6, "seconds", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    assert second == first
+    assert train(5.0, Second()) == first  # its own clock is at 5 after one step
+    assert train(5.0, Alone())[0] == 2
