@@ -96,7 +96,7 @@ def _case(case: Case, quick: bool) -> list[list[object]]:
     small = _kind(case) == "MLP"
     peers, slow = _peers(case)
     engines = ("auto", "compiled") if small and not quick else ("auto",)
-    sides = [_bare(case), *(_ours(case, label, engine, quick) for engine in engines for label in _OURS), *peers]
+    sides = [_bare(case, quick), *(_ours(case, label, engine, quick) for engine in engines for label in _OURS), *peers]
     target, blocks = (0.001, 2) if quick else (0.05, 31) if small else (2.0, 3) if case.size > _LARGE else (0.2, 15)
     calls = {side.name: side.calls(target) for side in sides}
     timings = in_blocks({side.name: side.step for side in sides}, calls, blocks)
@@ -113,9 +113,9 @@ def _kind(case: Case) -> str:
     return case.name.replace(",", " ").split()[0]
 
 
-def _bare(case: Case) -> _Side:
+def _bare(case: Case, quick: bool) -> _Side:
     step = WeightedSum(case)
-    seconds_of(step, SETTLED)
+    seconds_of(step, 3 if quick else SETTLED)
     return _Side(_SUM, step, seconds_of(step, 3), passes=1)
 
 
@@ -136,7 +136,8 @@ def _peers(case: Case) -> tuple[list[_Side], dict[str, float]]:
     """Return TorchJD's step with each option that is fast enough for timing, and the seconds of the others."""
     steps = {name: TorchJDStep(case, **options) for name, options in TORCHJD.items()}
     first = {name: seconds_of(step) for name, step in steps.items()}
-    near = [name for name, taken in first.items() if taken <= max(10.0, 4 * min(first.values()))]  # it takes longer
+    most = max(3.0, 2 * min(first.values()))  # the first call of all also imports TorchJD
+    near = [name for name, taken in first.items() if taken <= most]
     seconds = {name: seconds_of(steps[name], 1 if first[name] > _SLOW else 5) for name in near}
     fast = [name for name in near if seconds[name] <= 2 * min(seconds.values())]
     slow = {name: seconds.get(name, first[name]) for name in steps if name not in fast}
