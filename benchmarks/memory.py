@@ -207,9 +207,9 @@ def _limit_memory() -> None:
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         sizes = dict(line.split(":") for line in meminfo.read_text(encoding="utf-8").splitlines())
-        available = 1024 * int(sizes["MemAvailable"].split()[0])
+        most = int(0.9 * 1024 * int(sizes["MemAvailable"].split()[0]))
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (int(0.9 * available), hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 if __name__ == "__main__":
