@@ -32,6 +32,7 @@ NAMES = (
     "end_to_end",
     "solver",
     "ranking",
+    "amortised",
     "forced",
     "hands_free",
 )

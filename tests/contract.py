@@ -20,6 +20,7 @@ FIXED = (0.5, 0.25, 0.25)
 MOST_SKIPS = 10
 REMEMBERS = ("recursive", "page", "storm", "tracking")
 TWO_POINT = ("recursive", "page", "storm")
+ANCHORED = ("recursive", "page")
 
 Point = dict[str, Any]
 Batch = tuple[Any, Any]
@@ -38,6 +39,7 @@ class Setting:
     momentum: float
     dropout: float
     seed: int
+    reweigh: int | str = 1  # solve at every step, at every R-th one, or at anchors
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,14 @@ class Outcome:
     adopts: bool = False
     rule: Rule | None = None
     lost: bool = False  # are the rows dropped if it is undone?
-    rows: list[Point] = field(default_factory=list)
+    rows: list[Point] = field(default_factory=list)  # U_t, or one row, that of lambda . F
+    weights: Any = None  # lambda, where only lambda . F is differentiated
+    smoothed: Any = None  # the last weights of the weighting, where it was asked before the step
+    solved: bool = False  # are the weights new?
     losses: Any = None
     samples: int = 0
     gradients: int = 0
+    passes: int = 0
     coin: Any = None
     random: Any = None  # the global random state after the evaluations
 
@@ -93,6 +99,11 @@ def gradients(x: Point, batch: Batch, mask: Any) -> tuple[Any, list[Point]]:
     return (error**2).mean(0), rows
 
 
+def combined(weights: Any, rows: list[Point]) -> Point:
+    """sum_s lambda^s u^s over the parameters that all rows have."""
+    return {name: sum(weight * row[name] for weight, row in zip(weights, rows, strict=True)) for name in rows[0]}
+
+
 class Contract:
     """The state that the contract speaks about, and how each call changes it."""
 
@@ -106,7 +117,7 @@ class Contract:
         self.buffers: Point = {}  # of momentum
         self.rows: list[Point] | None = None
         self.previous: Point | None = None
-        self.t = self.samples = self.gradients = self.skipped = self.in_a_row = 0
+        self.t = self.samples = self.gradients = self.passes = self.skipped = self.in_a_row = 0
         self.weights: Any = None
         self.sq_norm: float | None = None
         self.smoothed: Any = None
@@ -123,6 +134,11 @@ class Contract:
         return self.setting.estimator in REMEMBERS
 
     @property
+    def one_row(self) -> bool:
+        """Whether weights are kept, or fixed, so that one row is remembered; it is never updated in place."""
+        return self.setting.reweigh != 1 or self.setting.weighting == "fixed"
+
+    @property
     def current(self) -> tuple[str, ...]:
         return tuple(name for name in NAMES if self.trainable[name])
 
@@ -135,30 +151,41 @@ class Contract:
             return Outcome("changed")
         rows = None if adopts else self.rows
         rule, coin = self._rule(rows)
-        found = Outcome("ready", adopts, rule, coin=coin, random=self.random)
-        evaluations = [(one, self.x) for one in self.anchor] if rule.anchor else [(batch, self.x)]
+        found = Outcome("ready", adopts, rule, coin=coin, random=self.random, smoothed=self.smoothed)
+        found.weights, found.solved = self._kept(rule)
+        evaluations = [(one, self.x, "now") for one in self.anchor] if rule.anchor else [(batch, self.x, "now")]
         if rule.before:
             assert self.previous is not None
-            evaluations.insert(0, (batch, {**self.x, **self.previous}))
-        sums = [{name: np.zeros_like(self.x[name]) for name in self.current} for _ in range(self.setting.objectives)]
-        total = sum(len(one[0]) for one, _ in evaluations) if rule.anchor else 1
+            evaluations.insert(0, (batch, {**self.x, **self.previous}, "before"))
+        solves_first = found.solved and self.one_row and bool(rule.keep or rule.before)
+        if solves_first:
+            evaluations.insert(0, (batch, self.x, "solve"))
+        count = 1 if solves_first or found.weights is not None else self.setting.objectives
+        sums = [{name: np.zeros_like(self.x[name]) for name in self.current} for _ in range(count)]
+        total = sum(len(one[0]) for one, _, _ in evaluations) if rule.anchor else 1
         losses = 0.0
-        for i, (one, point) in enumerate(evaluations):
-            look_back = bool(rule.before) and i == 0
-            found.lost = rows is not None and not self.setting.staged and (i > 0 or rule.keep != 0.0)
+        for i, (one, point, role) in enumerate(evaluations):
+            in_place = rows is not None and not self.setting.staged and not self.one_row
+            found.lost = in_place and (i > 0 or rule.keep != 0.0)
             if fault is not None and fault.at == i + 1:
                 found.kind = fault.kind
                 return found
             mask, after = self._mask(len(one[0]), found.random)
-            if not look_back:  # the same draw at both points
+            if role == "now":  # the same draw at the other points
                 found.random = after
             values, each = gradients(point, one, mask)
             if not np.isfinite(values).all():
                 found.kind = "nan"
                 return found
+            if role == "solve":
+                found.weights, found.smoothed = self._weigh(each)
+                found.gradients, found.passes = len(one[0]), len(one[0]) * self.setting.objectives
+                continue
+            if found.weights is not None:
+                each = [combined(found.weights, each)]
             share = len(one[0]) / total if rule.anchor else 1.0
-            weight = rule.before if look_back else rule.now * share
-            losses = losses if look_back else losses + share * values
+            weight = rule.before if role == "before" else rule.now * share
+            losses = losses if role == "before" else losses + share * values
             for row, gradient in zip(sums, each, strict=True):
                 for name in row:
                     row[name] += weight * gradient[name]
@@ -167,9 +194,10 @@ class Contract:
             for row, old in zip(sums, rows, strict=True):
                 for name in row:
                     row[name] += rule.keep * old[name]
-        found.lost = rows is not None and not self.setting.staged
+        found.lost = rows is not None and not self.setting.staged and not self.one_row
         found.samples = total if rule.anchor else len(batch[0])
-        found.gradients = found.samples * (2 if rule.before else 1)
+        points = found.samples * (2 if rule.before else 1)
+        found.gradients, found.passes = found.gradients + points, found.passes + points * count
         found.rows, found.losses = sums, losses
         return found
 
@@ -180,15 +208,21 @@ class Contract:
 
     def commit(self, found: Outcome) -> None:
         self._adopt_if(found)
-        weights = self._weigh(found.rows)
-        direction = {n: sum(w * row[n] for w, row in zip(weights, found.rows, strict=True)) for n in self.adopted}
+        weights, rows, self.smoothed = found.weights, found.rows, found.smoothed
+        if weights is None:
+            weights, self.smoothed = self._weigh(rows)
+            direction = combined(weights, rows)
+            rows = [direction] if self.one_row else rows
+        else:
+            direction = rows[0]
         self.grad = {name: direction.get(name) for name in NAMES}
         self.weights, self.sq_norm = weights, sum(float((part**2).sum()) for part in direction.values())
-        self.rows = found.rows if self.remembers else None
+        self.rows = rows if self.remembers else None
         if self.setting.estimator in TWO_POINT:
             self.previous = {name: self.x[name].copy() for name in self.adopted}
         self.t, self.in_a_row, self.coin, self.random = self.t + 1, 0, found.coin, found.random
         self.samples, self.gradients = self.samples + found.samples, self.gradients + found.gradients
+        self.passes += found.passes
 
     def undo(self, found: Outcome) -> None:
         """The step failed or was discarded: nothing has changed, but rows that were being overwritten are gone."""
@@ -225,7 +259,7 @@ class Contract:
 
     def load(self, saved: Contract, *, whole: bool) -> None:
         """The state of the object; with ``whole`` also that of the model, the optimizer and the random generator."""
-        names = "adopted rows previous t samples gradients skipped in_a_row weights sq_norm smoothed coin"
+        names = "adopted rows previous t samples gradients passes skipped in_a_row weights sq_norm smoothed coin"
         for name in names.split() + (["x", "buffers", "random"] if whole else []):
             setattr(self, name, copy.deepcopy(getattr(saved, name)))
 
@@ -259,17 +293,24 @@ class Contract:
             coin = generator.get_state()
         return Rule(0.0, 1.0, anchor=True) if anchors else Rule(1.0, 1.0, -1.0), coin
 
-    def _weigh(self, rows: list[Point]) -> Any:
+    def _kept(self, rule: Rule) -> tuple[Any, bool]:
+        """The weights that are kept or fixed, if there are any, and whether they are solved for."""
+        every = self.setting.reweigh
         if self.setting.weighting == "fixed":
-            return np.array(FIXED[: len(rows)])
-        a, b = (np.concatenate([row[name].ravel() for name in self.adopted]) for row in rows)
+            return np.array(FIXED[: self.setting.objectives]), False
+        due = every == 1 or (rule.anchor if every == "anchor" else self.t % int(every) == 0)
+        return (None, True) if due or self.weights is None else (self.weights, False)
+
+    def _weigh(self, rows: list[Point]) -> tuple[Any, Any]:
+        """The min-norm weights of two rows, smoothed if need be, and the last smoothed ones."""
+        a, b = (np.concatenate([row[name].ravel() for name in self.current]) for row in rows)
         first = float(np.clip((b @ b - a @ b) / ((a - b) @ (a - b)), 0.0, 1.0))
         weights = np.array([first, 1.0 - first])
-        if self.setting.weighting == "smoothed":
-            if self.smoothed is not None:
-                weights = SMOOTHING * self.smoothed + (1.0 - SMOOTHING) * weights
-            self.smoothed = weights
-        return weights
+        if self.setting.weighting != "smoothed":
+            return weights, self.smoothed
+        if self.smoothed is not None:
+            weights = SMOOTHING * self.smoothed + (1.0 - SMOOTHING) * weights
+        return weights, weights
 
     def _mask(self, size: int, random: Any) -> tuple[Any, Any]:
         """The factors of dropout for a batch, and the random state after it."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from stimulus_moo.data.random_streams import stream_seed
 from stimulus_moo.data.sources import as_source
 from stimulus_moo.methods import Settings
 from tests.harness import cut, data, two_heads
-from tests.reference import twins
+from tests.reference import kept, twins
 from tests.reference.problems import NonconvexSum
 
 #: Private names that the tests read or replace.
@@ -170,6 +170,8 @@ class MethodInfo:
     telescopes: bool = False
 
     problem = TorchProblem
+    reweigh: ClassVar[Any] = 1
+    gramian: ClassVar[str] = "exact"
     short = PERIOD + 3  # steps that meet two anchors, and inner steps after each
     long = 3 * PERIOD
 
@@ -218,6 +220,54 @@ METHODS: dict[str, MethodInfo] = {
         ),
         MethodInfo("scalarisation", twins.scalarisation, WEIGHTS, WEIGHTS, per_objective=("weights",)),
         MethodInfo("scalarisation-adam", twins.scalarisation_adam, WEIGHTS, WEIGHTS, per_objective=("weights",)),
+    )
+}
+
+
+# Kept weights
+
+
+@dataclass(frozen=True, eq=False)
+class KeptInfo(MethodInfo):
+    """A row of the table of methods whose weights are kept between solves; its twin is of ``tests/reference/kept.py``.
+
+    Attributes:
+        reweigh, gramian: of MultiGradient.
+    """
+
+    reweigh: Any = 3  # type: ignore[misc]
+    gramian: str = "exact"  # type: ignore[misc]
+
+
+def _later(k: int) -> float:
+    """A schedule of the smoothed weights; k counts the solves."""
+    return k / (k + 2)
+
+
+_EVERY, _LATER = {"every": 3}, {"alpha": _later}
+
+KEPT: dict[str, KeptInfo] = {
+    f"{info.name}, {info.reweigh}": info
+    for info in (
+        KeptInfo("smgd", kept.smgd, {}, _EVERY),
+        KeptInfo("mgd", kept.mgd, {}, _EVERY),
+        KeptInfo("cr-mogm", kept.cr_mogm, _LATER, _EVERY | _LATER),
+        KeptInfo("moco", kept.moco, MOCO, _EVERY | MOCO),
+        KeptInfo("moco+", kept.moco_plus, MOCO, _EVERY | MOCO),
+        KeptInfo("stimulus", kept.stimulus, {}, _PERIOD, reweigh="anchor"),
+        KeptInfo("stimulus-m", kept.stimulus, {}, _PERIOD | _HEAVY, reweigh="anchor"),
+        KeptInfo("stimulus+", kept.stimulus_plus, ADAPTIVE, _PERIOD | ADAPTIVE, _DRAW, reweigh="anchor"),
+        KeptInfo("stimulus-m+", kept.stimulus_plus, ADAPTIVE, _PERIOD | _HEAVY | ADAPTIVE, _DRAW, reweigh="anchor"),
+        KeptInfo("page-moo", kept.page_moo, _ODDS, _ODDS, _COIN, reweigh="anchor"),
+        KeptInfo(
+            "vr-scalarisation",
+            kept.vr_scalarisation,
+            WEIGHTS,
+            _PERIOD | WEIGHTS,
+            per_objective=("weights",),
+            reweigh=1,
+        ),
+        KeptInfo("scalarisation", kept.scalarisation, WEIGHTS, WEIGHTS, per_objective=("weights",), reweigh=1),
     )
 }
 
@@ -539,6 +589,7 @@ class Run:
         used = self.problem.losses if losses is None else losses(self.problem.losses)
         chosen = parts.weighting if weighting is None else weighting()
         options: dict[str, Any] = {"engine": engine, "micro_batch": micro_batch, "on_nonfinite": on_nonfinite}
+        options |= {name: getattr(info, name) for name in ("reweigh", "gramian") if hasattr(info, name)}
         self.multigradient = MultiGradient(self.model, used, parts.estimator, chosen, **options)
         self.optimizer = parts.optimizer
         self.x = [self.flat()]

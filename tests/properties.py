@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,10 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from stimulus_moo import Fixed, NonFiniteError, Safeguard
-from tests.database import LR, STEPS, EngineInfo, EstimatorInfo, Info, MethodInfo, Run, TorchProblem, WeightingInfo
+from tests.database import (
+    LR,
+    STEPS,
+    EngineInfo,
+    EstimatorInfo,
+    Info,
+    KeptInfo,
+    MethodInfo,
+    Run,
+    TorchProblem,
+    WeightingInfo,
+)
 from tests.harness import differing, everything, same
-from tests.reference import twins
+from tests.reference import kept, twins
 
+KEPT_STEPS = 40
 TWIN_TOLERANCE = 1e-9  # the paths are the same arithmetic in another order; rounding grows along 200 nonconvex steps
 
 
@@ -52,6 +65,32 @@ def check_equals_twin(info: MethodInfo, engine: EngineInfo, steps: int = STEPS) 
     assert relative(norms, (twin.d[:50] ** 2).sum(1)) < TWIN_TOLERANCE
     assert run.multigradient.samples == twin.samples[steps - 1]
     assert run.multigradient.gradients == twin.gradients[steps - 1]
+
+
+@cache
+def kept_twin_of(info: KeptInfo, sketch: bool) -> kept.KeptTrajectory:
+    """The path of a twin with kept weights."""
+    problem = TorchProblem()
+    draws = {name: draw(problem) for name, draw in info.draws.items()}
+    options = {"steps": KEPT_STEPS, "lr": LR, "batches": problem.batches, **info.twin_options, **draws}
+    return info.twin(problem.numpy, problem.start, **options, **({"sketch": True} if sketch else {}))
+
+
+def check_equals_kept_twin(info: KeptInfo, engine: EngineInfo, gramian: str = "exact") -> None:
+    """As ``check_equals_twin``, at every step also which of them solve, and what each costs."""
+    twin = kept_twin_of(info, gramian == "sketch")
+    counts = []
+    with engine.used() as option:
+        run = Run(replace(info, gramian=gramian), engine=option)
+        for _ in range(KEPT_STEPS):
+            run.step()
+            counts.append((run.multigradient.samples, run.multigradient.gradients, run.multigradient.passes))
+        assert engine.option in ("auto", run.multigradient.engine)
+    assert [step.reweighed for step in run.steps] == twin.reweighed.tolist()
+    assert counts == list(zip(*map(np.ndarray.tolist, (twin.samples, twin.gradients, twin.passes)), strict=True))
+    assert relative(run.path, twin.x) < TWIN_TOLERANCE
+    assert np.abs(np.array([step.weights.numpy() for step in run.steps]) - twin.weights).max() < TWIN_TOLERANCE
+    assert relative(np.array([float(step.sq_norm) for step in run.steps]), (twin.d**2).sum(1)) < TWIN_TOLERANCE
 
 
 # Repeatability

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import Counter
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import nn
 import stimulus_moo as sm
 from stimulus_moo._engine import store
 from tests.contract import (
+    ANCHORED,
     FEATURES,
     FIXED,
     HIDDEN,
@@ -91,6 +93,7 @@ settings_of_a_run = st.builds(
     momentum=st.sampled_from([0.0, 0.5]),
     dropout=st.sampled_from([0.0, 0.25]),
     seed=st.integers(0, 7),
+    reweigh=st.sampled_from([1, 2, 2]),
 )
 faults = st.one_of(
     st.none(),
@@ -111,7 +114,9 @@ class Machine(RuleBasedStateMachine):
     def start(self, setting: Setting) -> None:
         self._count("start")
         if setting.objectives == 3 and setting.weighting != "fixed":
-            setting = Setting(**{**vars(setting), "weighting": "fixed"})
+            setting = replace(setting, weighting="fixed")
+        if setting.reweigh != 1 and setting.estimator in ANCHORED:
+            setting = replace(setting, reweigh="anchor")
         self._threshold, store.STAGED_ENTRIES = store.STAGED_ENTRIES, (1 << 16) if setting.staged else 0
         self._random = torch.get_rng_state()
         torch.manual_seed(setting.seed)
@@ -311,8 +316,7 @@ class Machine(RuleBasedStateMachine):
         elif self.contract.current == self.contract.adopted:
             self.guard = sm.Safeguard(self.optimizer, self.mg)
 
-    # Rules to come are added here. ``reweigh=``: draw it in ``settings_of_a_run``; ``Contract.commit`` keeps the
-    # weights between two solves, ``Contract._rule`` applies to one row. ``metric=``: ``Contract._weigh`` divides by it.
+    # Rules to come are added here. ``metric=``: ``Contract._weigh`` divides by it.
 
     @invariant()
     def is_as_the_contract_says(self) -> None:
@@ -323,14 +327,14 @@ class Machine(RuleBasedStateMachine):
             assert (parameter.grad is None) == (expected is None), f"{name}.grad"
             if expected is not None:
                 _close(parameter.grad, expected, f"{name}.grad")
-        found = mg.t, mg.samples, mg.gradients, mg.skipped
-        assert found == (contract.t, contract.samples, contract.gradients, contract.skipped)
+        found = mg.t, mg.samples, mg.gradients, mg.passes, mg.skipped
+        assert found == (contract.t, contract.samples, contract.gradients, contract.passes, contract.skipped)
         assert (mg.weights is None) == (contract.weights is None)
         if contract.weights is not None:
             _close(mg.weights, contract.weights, "weights")
             _close(mg.sq_norm, contract.sq_norm, "sq_norm")
         assert torch.equal(torch.get_rng_state(), contract.random), "the random state"
-        if self.proposal is None or self.setting.staged:
+        if self.proposal is None or self.setting.staged or contract.one_row:
             rows = mg.rows()
             assert len(rows) == len(contract.rows or [])
             for row, other in zip(rows, contract.rows or [], strict=True):
@@ -368,7 +372,7 @@ class Machine(RuleBasedStateMachine):
 
     def _check_step(self, step: Any, found: Outcome) -> None:
         assert found.rule is not None
-        assert (step.anchored, step.skipped) == (found.rule.anchor, False)
+        assert (step.anchored, step.reweighed, step.skipped) == (found.rule.anchor, found.solved, False)
         _close(step.losses, found.losses, "losses")
         _close(step.weights, self.contract.weights, "weights of the step")
 
@@ -429,7 +433,7 @@ class Machine(RuleBasedStateMachine):
             if buffer is not None:
                 contract.buffers[name] = buffer.numpy().copy()
         contract.adopted = tuple(mg.objective.names)
-        contract.t, contract.samples, contract.gradients = mg.t, mg.samples, mg.gradients
+        contract.t, contract.samples, contract.gradients, contract.passes = mg.t, mg.samples, mg.gradients, mg.passes
         contract.skipped, contract.in_a_row = mg.skipped, mg.policy.in_a_row
         contract.weights, contract.sq_norm = None if mg.weights is None else mg.weights.numpy().copy(), mg.sq_norm
         state = mg.state_dict()
@@ -466,7 +470,7 @@ class Machine(RuleBasedStateMachine):
             self._check_unchanged(before, rows=True)
             if fresh:
                 self.contract.reset()
-                for counter in ("samples", "gradients", "skipped", "in_a_row"):
+                for counter in ("samples", "gradients", "passes", "skipped", "in_a_row"):
                     setattr(self.contract, counter, 0)
                 self.contract.smoothed = None
                 self.contract.coin = torch.Generator().manual_seed(99).get_state()
@@ -517,6 +521,7 @@ class Machine(RuleBasedStateMachine):
             estimators[setting.estimator](),
             weightings[setting.weighting](),
             engine=setting.engine,
+            reweigh=setting.reweigh,
             on_nonfinite="skip" if setting.skips else "raise",
         )
         self.closed = None

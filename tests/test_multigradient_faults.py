@@ -68,9 +68,10 @@ NAMES = [name for name, info in ESTIMATORS.items() if info.pairs and name not in
 NAMES.append("storm")
 
 
-def build(name: str, losses: Any, micro_batch: int | None = 4) -> MultiGradient:
+def build(name: str, losses: Any, micro_batch: int | None = 4, **options: Any) -> MultiGradient:
     weighting = Smoothed(ProjectedDescent(gamma=0.1), alpha=0.5)
-    return MultiGradient(two_heads(middle()), losses, ESTIMATORS[name].build(), weighting, micro_batch=micro_batch)
+    options["micro_batch"] = micro_batch
+    return MultiGradient(two_heads(middle()), losses, ESTIMATORS[name].build(), weighting, **options)
 
 
 def faulty(plan: list[Plan], fail: Callable[[Plan, Any, Any], Any]) -> Any:

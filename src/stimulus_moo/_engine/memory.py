@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stimulus_moo._engine.differentiation import choose
+from stimulus_moo._engine.products import CHUNK
 from stimulus_moo._engine.replay import SMALL
-from stimulus_moo._engine.rows import CHUNK
-from stimulus_moo._engine.sketch import WIDTH
+from stimulus_moo._engine.sketch import SIGNS, WIDTH
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.options import positive_integer
 
@@ -39,7 +39,7 @@ class MemoryEstimate:
             the rows (all S rows of a small model and of the engine ``"batched"``, one parameter's of a large one),
             x_t while x_{t-1} is in the parameters, and up to three vectors that observe the step. Afterwards: a
             float64 copy of at most 2^17 entries of U, and the new direction. A sketch: S rows of at most 32,771 numbers
-            and a sign for each parameter, while the weights are solved for.
+            and a table of signs, 5 MiB, while the weights are solved for.
 
     >>> estimate = MemoryEstimate(objectives=2, rows=8_000_000, staging=0, previous=4_000_000, gradients=8_000_000,
     ...                           transient=1_000_000)
@@ -201,12 +201,11 @@ def _sketch(store: Store, sizes: _Sizes) -> int:
     """Return the bytes of a sketch while the weights are solved for from it."""
     pairs = zip(store.objective.parameters, store.objective.decisive, strict=True)
     decisive = [parameter for parameter, counts in pairs if counts]
-    entries = sum(parameter.numel() for parameter in decisive)
     item = torch.promote_types(decisive[0].dtype, torch.float32).itemsize
-    sketch, drawn = sizes.objectives * min(WIDTH, entries), max(parameter.numel() for parameter in decisive)
-    evaluation = _evaluation(store, sizes, staged=False, sketched=True) + drawn  # the signs are drawn as bytes
-    message = 0 if store.reducer is None else item * sketch
-    return item * (sketch + entries) + max(evaluation, 8 * min(sketch, CHUNK), message)
+    entries = sizes.objectives * min(WIDTH, sum(parameter.numel() for parameter in decisive))
+    evaluation = _evaluation(store, sizes, staged=False, sketched=True) + SIGNS  # they are drawn as bytes
+    message = 0 if store.reducer is None else item * entries
+    return item * (entries + SIGNS) + max(evaluation, 8 * min(entries, CHUNK), message)
 
 
 def _weighing(sizes: _Sizes) -> tuple[int, int]:

@@ -80,6 +80,7 @@ class Store:
         row = self.new_row()
         if isinstance(row, Row):
             row.parts = list(parts)
+            row.make_room(row.reach)
         else:
             row.load(0, parts)
         return row
