@@ -23,6 +23,7 @@ from benchmarks import report
 #: in the order of RESULTS.md
 NAMES = (
     "step_cost",
+    "kept_weights",
     "stages",
     "engines",
     "memory",

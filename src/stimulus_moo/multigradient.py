@@ -285,8 +285,8 @@ class MultiGradient(Stateful):
         >>> print(mg.memory_estimate(torch.randn(8, 1000)))
         38.8 MiB for 4 objectives: rows 15.3, staging 0.0, previous point 0.0, gradients 3.8, transient 19.7
         """
-        supervised = self._supervisor is not None
-        return estimate_memory(self.store, self.estimator, self.t, batch, objectives, supervised=supervised)
+        form, supervised = self.solving_form if self.weighting.needs_rows else None, self._supervisor is not None
+        return estimate_memory(self.store, self.estimator, form, self.t, batch, objectives, supervised=supervised)
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:

@@ -187,10 +187,10 @@ class AllReduce:
         """Forget everything the processes have agreed on."""
         self._objectives, self._compared, self._before = 0, False, None
 
-    def memory(self, estimate: MemoryEstimate, parameters: int) -> MemoryEstimate:
-        """Add the message, a copy of a small U."""
-        small = estimate.objectives * parameters <= BUCKET
-        return dataclasses.replace(estimate, transient=estimate.transient + (estimate.rows if small else 0))
+    def memory(self, estimate: MemoryEstimate, entries: int) -> MemoryEstimate:
+        """Add the message, a copy of a small U with so many entries."""
+        message = estimate.rows if entries <= BUCKET else 0
+        return dataclasses.replace(estimate, transient=estimate.transient + message)
 
     def _exchange(self, transaction: Transaction, head: Head, own: Rows | None) -> Head:
         """Sum the heads; raise where a process failed or is at another step; make room for what any has reached."""
