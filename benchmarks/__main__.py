@@ -23,6 +23,7 @@ from benchmarks import report
 #: in the order of RESULTS.md
 NAMES = (
     "step_cost",
+    "kept_weights",
     "stages",
     "engines",
     "memory",
@@ -31,6 +32,7 @@ NAMES = (
     "end_to_end",
     "solver",
     "ranking",
+    "amortised",
     "forced",
     "hands_free",
 )

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.cases import Case, convolutional, mlp
-from benchmarks.sides import OurStep
+from benchmarks.sides import SETTLED, OurStep
 from benchmarks.timing import Timings, alternate
 from stimulus_moo import StimulusWarning
 from stimulus_moo._engine.differentiation import BATCHED_ENTRIES, BATCHED_OBJECTIVES, choose
@@ -90,7 +90,7 @@ def _row(point: _Point, *, quick: bool = False) -> list[object]:
     case = point.build()
     steps = {name: OurStep(case, points=2, engine=name) for name in ("rowwise", "batched")}
     for step in steps.values():
-        step.settle()
+        step.settle(3 if quick else SETTLED)
     seconds_to_compile, given_up = math.nan, False
     if point.compiled:
         steps["compiled"], seconds_to_compile = _compile(case)

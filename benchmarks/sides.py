@@ -1,4 +1,4 @@
-"""The sides of a comparison: a training step of this library, the same step with TorchJD, and the floor."""
+"""The sides of a comparison: a training step of this library, the same step with TorchJD, and the bare work."""
 
 from __future__ import annotations
 
@@ -15,29 +15,52 @@ from stimulus_moo import MiniBatch, MultiGradient, Recursive, StimulusWarning
 _RATE = 1e-4  # small, so that thousands of steps do not reach values for which arithmetic is slower
 
 
+#: the first 16 steps are observed more closely than later ones
+SETTLED = 20
+
+
 class OurStep:
     """``backward`` and SGD: two points (an inner STIMULUS step, after its anchor), or one (SMGD).
 
-    ``engine`` is the engine in use, ``seconds_to_compile`` the duration of the first inner step.
+    ``options`` are those of ``MultiGradient``, such as the engine and ``reweigh``.
     """
 
-    def __init__(self, case: Case, *, points: int, engine: str = "auto") -> None:
+    def __init__(self, case: Case, *, points: int, period: int = 10**9, **options: Any) -> None:
         self.model, self.batch = case.copy(), case.batch
-        estimator = MiniBatch() if points == 1 else Recursive([case.batch], period=10**9)
-        self.multigradient = MultiGradient(self.model, case.losses, estimator, engine=engine)
+        estimator = MiniBatch() if points == 1 else Recursive([case.batch], period)
+        self.multigradient = MultiGradient(self.model, case.losses, estimator, **options)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE)
 
     def __call__(self) -> None:
         self.multigradient.backward(self.batch)
         self.optimizer.step()
 
-    def settle(self) -> str:
+    def settle(self, steps: int = SETTLED) -> str:
         """Make the first steps, which choose the engine and compile, and return the engine in use."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StimulusWarning)  # the table shows if an engine falls back
-            for _ in range(3):
+            for _ in range(steps):
                 self()
         return self.multigradient.engine
+
+
+class WeightedSum:
+    """The bare step of scalarisation: a forward pass, one backward pass of the mean of the losses, SGD."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.model = case, case.copy()
+        self.weights = torch.full((case.objectives,), 1.0 / case.objectives)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE)
+
+    def __call__(self) -> None:
+        losses = self.case.losses(self.model, self.case.batch)
+        if isinstance(losses, Tensor):
+            total = losses @ self.weights
+        else:
+            total = sum(loss * weight for loss, weight in zip(losses, self.weights.tolist(), strict=True))
+        total.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
 
 class TorchJDStep:

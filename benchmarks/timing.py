@@ -79,21 +79,27 @@ def alternate(
         for function in sides.values():
             for _ in range(3):
                 function()
+    return in_blocks(sides, counts, blocks)
+
+
+def in_blocks(sides: Mapping[str, Callable[[], object]], calls: Mapping[str, int], blocks: int) -> Timings:
+    """Time the sides in alternation, with as many calls in a block as are given for each; nothing is warmed up."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(blocks):
         for name, function in sides.items():
-            times[name].append(_seconds(function, counts[name]))
+            times[name].append(seconds_of(function, calls[name]))
     return Timings(times)
 
 
 def _warm_up(function: Callable[[], object], target: float) -> int:
     """Warm up, and return how many calls fill a block."""
-    first = _seconds(function, 1)
+    first = seconds_of(function, 1)
     calls = 1 if first > 1.0 else 3  # a call that takes a second needs no further warm-up
-    return max(1, round(target / _seconds(function, calls)))
+    return max(1, round(target / seconds_of(function, calls)))
 
 
-def _seconds(function: Callable[[], object], calls: int) -> float:
+def seconds_of(function: Callable[[], object], calls: int = 1) -> float:
+    """Return the mean seconds of a call."""
     start = time.perf_counter()
     for _ in range(calls):
         function()

@@ -18,6 +18,7 @@ from benchmarks import (
     engines,
     forced,
     hands_free,
+    kept_weights,
     memory,
     report,
     solver,
@@ -31,8 +32,26 @@ from stimulus_moo.lab.data.folders import find
 # torch and TorchJD warn on their own behalf: the profiler, forked workers, deprecated names
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-MODULES = [step_cost, stages, engines, memory, anchor, distributed, end_to_end, solver, forced, hands_free]
-PEERS = {step_cost: ["torchjd"], memory: ["torchjd"], end_to_end: ["torchjd"], solver: ["torchjd", "quadprog"]}
+MODULES = [
+    step_cost,
+    kept_weights,
+    stages,
+    engines,
+    memory,
+    anchor,
+    distributed,
+    end_to_end,
+    solver,
+    forced,
+    hands_free,
+]
+PEERS = {
+    step_cost: ["torchjd"],
+    kept_weights: ["torchjd"],
+    memory: ["torchjd"],
+    end_to_end: ["torchjd"],
+    solver: ["torchjd", "quadprog"],
+}
 
 
 def name_of(module: ModuleType) -> str:
@@ -79,12 +98,36 @@ def test_memory_of_a_known_function() -> None:
     assert memory._traced(allocate, 2) == (4 * (2 * 1000 + 3000), 4 * 2 * 1000)
 
 
+def test_memory_leaves_out_the_peak_of_earlier_calls() -> None:
+    kept = []
+
+    def allocate() -> None:
+        kept.append(torch.empty(1000))
+        torch.empty(9000 if len(kept) == 1 else 3000)
+
+    assert memory._traced(allocate, 2, before=1) == (4 * (3 * 1000 + 3000), 4 * 3 * 1000)
+
+
+def test_a_cell_that_takes_too_long_or_too_much_is_not_measured() -> None:
+    def measured(name: str, objectives: int, side: str) -> memory.Found:
+        return "out of memory" if side in memory.TORCHJD else {"peak": 4000, "held": 0}
+
+    table = memory._table(memory._TINY, 3, measured, growth=True)
+    shown = [str(row[5]) for row in table if "TorchJD" in str(row[1])]
+    assert shown == ["not measured: out of memory"] * 2
+
+
 def test_ratio_is_taken_block_by_block() -> None:
     timings = Timings({"a": [1.0, 20.0, 3.0], "b": [1.0, 10.0, 1.0]})
     ratio = timings.ratio("a", "b")
     assert (ratio.median, ratio.low, ratio.high) == (2.0, 1.5, 2.5)
     assert str(ratio) == "2.00 (1.50-2.50)"
     assert timings["a"] == 3.0
+
+
+def test_blocks_of_a_stretch_are_whole_multiples() -> None:
+    side = kept_weights._Side("side", lambda: None, seconds=0.001, multiple=60)
+    assert [side.calls(target) for target in (0.001, 0.1, 0.2)] == [60, 120, 180]
 
 
 def test_short_calls_fill_a_block_and_long_ones_run_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from dataclasses import dataclass
@@ -38,6 +39,13 @@ def model() -> nn.Module:
 def losses(model: nn.Module, batch: Any) -> Tensor:
     x, y = batch
     return (model(x) - y).square().mean(0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every step take exactly one second."""
+    ticks = itertools.count()
+    monkeypatch.setattr("stimulus_moo.training.run.perf_counter", lambda: float(next(ticks)))
 
 
 def train(**changes: Any) -> Any:
@@ -126,6 +134,55 @@ def test_stops_at_the_gradient_budget() -> None:
     assert result.history["gradients"][-2] < 500 <= result.gradients
 
 
+def test_stops_at_the_budget_of_passes() -> None:
+    result = train(steps=None, passes=500)
+    assert result.stopped == "passes"
+    assert result.history["passes"][-2] < 500 <= result.passes == 2 * result.gradients
+
+
+def test_stops_after_seconds_of_steps(clock: None) -> None:
+    result = train(steps=None, seconds=7.5, evaluate_every=2)
+    assert (result.stopped, result.steps, result.seconds) == ("seconds", 8, 8.0)
+    assert result.history["seconds"] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("limits", "stopped"),
+    [
+        ({"steps": 5, "passes": 1000, "seconds": 9}, "steps"),
+        ({"steps": 9, "passes": 300, "seconds": 9}, "passes"),  # 200 for the anchor, then 40 a step
+        ({"steps": 9, "passes": 1000, "seconds": 4}, "seconds"),
+        ({"gradients": 100, "passes": 1000}, "gradients"),
+    ],
+)
+def test_the_first_limit_ends_the_run(limits: dict[str, Any], stopped: str, clock: None) -> None:
+    assert train(**limits).stopped == stopped
+
+
+def test_seconds_go_on_after_a_resume(clock: None, tmp_path: Path) -> None:
+    train(steps=3, checkpoint=tmp_path)
+    resumed = train(steps=None, seconds=5, checkpoint=tmp_path, resume=True)
+    assert (resumed.stopped, resumed.steps, resumed.seconds) == ("seconds", 5, 5.0)
+    assert train(steps=None, seconds=5, checkpoint=tmp_path, resume=True).steps == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [
+        ({}, 2 * (2 * N + 9 * 20)),  # two anchors, nine steps at two points, two objectives
+        ({"reweigh": "anchor"}, 2 * 2 * N + 9 * 20),  # both anchors solve
+        ({"method": "smgd"}, 2 * 11 * 10),
+        ({"method": "smgd", "reweigh": 5}, 11 * 10 + 3 * 10),  # steps 0, 5 and 10 solve
+        ({"method": "smgd", "reweigh": 5, "gramian": "sketch"}, 11 * 10 + 3 * 2 * 10),
+        ({"method": "scalarisation"}, 11 * 10),
+        ({"method": "vr-scalarisation"}, 2 * N + 9 * 20),
+    ],
+)
+def test_passes_are_s_for_a_multi_gradient_and_one_for_a_weighted_loss(options: dict[str, Any], passes: int) -> None:
+    result = train(steps=11, **options)
+    assert result.passes == result.history["passes"][-1] == result.history.last()["passes"] == passes
+
+
 def test_stops_at_the_tolerance() -> None:
     result = train(steps=2000, tolerance=1e-6, lr=0.1)
     assert result.stopped == "tolerance"
@@ -154,9 +211,8 @@ def test_history_becomes_a_frame() -> None:
     frame = train(evaluate_every=10).frame()
     assert isinstance(frame, pandas.DataFrame)
     assert len(frame) == 30
-    assert {"step", "samples", "gradients", "loss_0", "loss_1", "weight_1", "sq_norm", "full_loss_0"} <= set(
-        frame.columns
-    )
+    assert {"step", "samples", "gradients", "passes", "seconds", "loss_0"} <= set(frame.columns)
+    assert {"loss_0", "loss_1", "weight_1", "sq_norm", "full_loss_0"} <= set(frame.columns)
     assert frame["stationarity"].notna().sum() == 3
 
 
@@ -220,12 +276,15 @@ def test_resume_equals_no_interruption(method: str, stop: int, tmp_path: Path) -
     assert torch.equal(straight.model.weight, resumed.model.weight)
     assert straight.picked_at == resumed.picked_at
     assert same([straight.picked, straight.losses], [resumed.picked, resumed.losses])
-    assert (straight.samples, straight.gradients) == (resumed.samples, resumed.gradients)
+    for name in ("samples", "gradients", "passes"):
+        assert getattr(straight, name) == getattr(resumed, name)
     for a, b in zip(straight.history, resumed.history, strict=True):
         if a["step"] == stop - 1:  # an evaluation at the end of the first part is not part of the trajectory
             for key in ("stationarity", "full_losses"):
                 a.pop(key, None)
                 b.pop(key, None)
+        assert a.pop("seconds") > 0
+        assert b.pop("seconds") > 0
         assert a == b
 
 
@@ -291,6 +350,14 @@ def test_an_endless_stream_trains_with_the_plus_variant(tmp_path: Path) -> None:
         ({"lr": math.inf}, "lr must be a finite number above 0, or 'auto', found inf"),
         ({"steps": 0}, "steps must be a positive integer, found 0"),
         ({"gradients": -1}, "gradients"),
+        ({"passes": 0}, "passes must be a positive integer, found 0"),
+        ({"passes": 1.5}, "passes must be a positive integer, found 1.5"),
+        ({"seconds": 0}, "seconds must be a finite number above 0, found 0"),
+        ({"seconds": math.inf}, "seconds must be a finite number, found inf"),
+        ({"seconds": "1m"}, "seconds must be a finite number, found '1m'"),
+        ({"reweigh": 3}, "reweigh must be 1, 'anchor' or 'auto' with Recursive"),
+        ({"reweigh": "anchor", "method": "smgd"}, "reweigh must be a positive integer or 'auto' with MiniBatch"),
+        ({"gramian": "rough"}, "gramian must be one of 'exact', 'sketch', found 'rough'"),
         ({"tolerance": -1.0}, "tolerance"),
         ({"batch_size": 101}, "at most the number of samples, 100, found 101"),
         ({"period": 0}, "period must be a positive integer or 'auto', found 0"),
@@ -348,7 +415,9 @@ def test_the_guard_is_on_by_default_and_changes_nothing_while_nothing_fires() ->
     guarded, literal = train(lr=0.01), train(lr=0.01, guard=False)
     assert (guarded.alone, guarded.shortened, guarded.taken_back) == (0, 0, 0)
     assert torch.equal(guarded.model.weight, literal.model.weight)
-    assert list(guarded.history) == list(literal.history)
+    for run in (guarded, literal):
+        assert len(run.history["seconds"]) == 30
+    assert [{**row, "seconds": 0} for row in guarded.history] == [{**row, "seconds": 0} for row in literal.history]
 
 
 @pytest.mark.slow
@@ -391,9 +460,16 @@ def test_the_table_says_which_methods_find_no_step_size() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("limits", "known"), [({"steps": 100}, True), ({"steps": None, "gradients": 2000}, True), ({"steps": None}, False)]
+    ("limits", "known"),
+    [
+        ({"steps": 100}, True),
+        *(({"steps": None, **limit}, True) for limit in ({"gradients": 2000}, {"passes": 4000}, {"seconds": 100})),
+        ({"steps": None}, False),
+    ],
 )
-def test_a_rate_that_was_found_ends_in_nothing_where_the_end_is_known(limits: dict[str, Any], known: bool) -> None:
+def test_a_rate_that_was_found_ends_in_nothing_where_the_end_is_known(
+    limits: dict[str, Any], known: bool, clock: None
+) -> None:
     rates = []
 
     def look(told: Any) -> bool:

@@ -2,7 +2,8 @@
 
 from stimulus_moo._engine.memory import MemoryEstimate
 from stimulus_moo._engine.observation import Observation
-from stimulus_moo._engine.proposal import Proposal, Step
+from stimulus_moo._engine.proposal import Proposal
+from stimulus_moo._engine.step import Step
 from stimulus_moo.anchors import AdaptiveBatch
 from stimulus_moo.errors import (
     ConcurrentUse,

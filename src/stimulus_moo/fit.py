@@ -21,8 +21,9 @@ from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
 from stimulus_moo.training.checkpoint import Checkpoints
 from stimulus_moo.training.history import Result
+from stimulus_moo.training.limits import Limits
 from stimulus_moo.training.progress import Callback, Progress, progress_bar
-from stimulus_moo.training.run import Limits, Run, take_over
+from stimulus_moo.training.run import Run, take_over
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
@@ -41,10 +42,14 @@ def fit(
     guard: bool = True,
     steps: int | None = None,
     gradients: int | None = None,
+    passes: int | None = None,
+    seconds: float | None = None,
     tolerance: float | None = None,
     evaluation: Iterable[Any] | None = None,
     evaluate_every: int | None = None,
     weighting: GramianToWeights | None = None,
+    reweigh: int | str = 1,
+    gramian: str = "exact",
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
     scheduler: Callable[[Optimizer], LRScheduler] | None = None,
     shared: Iterable[Tensor] | None = None,
@@ -73,20 +78,24 @@ def fit(
         losses: ``losses(model, batch)`` returns the S mean losses of a batch.
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
-        lr: the learning rate, or ``"auto"``, see ``DoG``; it then decays to 0 over the last fifth of ``steps`` or
-            ``gradients``. If ``optimizer`` is given, a number is used for ``mu`` only.
+        lr: the learning rate, or ``"auto"``, see ``DoG``; it then decays to 0 over the last fifth of the run, by the
+            limit that is closest. If ``optimizer`` is given, a number is used for ``mu`` only.
         method: a name of ``METHODS``, or ``"auto"``: ``"filtered-m"``, which needs neither anchor nor period.
         momentum: for the heavy-ball methods.
         batch_size, period: default ceil(sqrt(n)), as in the theory. Every batch has exactly ``batch_size`` samples; the
             data is reshuffled when fewer are left. ``period`` is for methods with ``Recursive``, as described there.
         guard: attach a ``Safeguard``. False runs the published method unchanged.
-        steps: maximum number of steps; 1000 if no other limit is given.
-        gradients: stop after this many per-sample multi-gradients.
+        steps: maximum number of steps; 1000 if no other limit is given. The limit that is reached first ends the run.
+        gradients: stop after this many per-sample evaluations of the S objectives.
+        passes: stop after this many per-sample derivatives of one scalar; a multi-gradient takes S, a weighted loss 1.
+        seconds: stop after this wall-clock time of steps, anchors included. Evaluations, callbacks and checkpoints do
+            not count. A resumed run continues from the seconds in its checkpoint. The first process decides for all.
         tolerance: stop when the Pareto stationarity on the evaluation data is at most this.
         evaluation: batches to evaluate on; default: the whole data set. Evaluations do not change the counters.
         evaluate_every: steps between evaluations, besides the one at the end; with a tolerance the default is
             ``period``, or 100 if that is ``"auto"``.
         weighting: replaces the method's weighting.
+        reweigh, gramian: as for ``MultiGradient``: when weights are solved for, and from which Gramian.
         optimizer: a function from parameters to an optimizer, replaces the method's; ``lr="auto"`` sets its rate.
         scheduler: a function from the optimizer to a learning-rate scheduler, which is stepped after every step.
         shared, micro_batch, engine: as for ``MultiGradient``.
@@ -102,7 +111,8 @@ def fit(
         checkpoint, checkpoint_every: a folder for checkpoints, and the steps between them; the last step is saved too.
         checkpoint_keep: number of checkpoints to keep; if the newest is damaged, the previous one is used.
         resume: continue from the newest checkpoint, if there is one. The result equals that of an uninterrupted run,
-            bit for bit on the CPU; with ``lr="auto"``, only for the same ``steps`` and ``gradients``.
+            bit for bit on the CPU, except for the seconds and for what they decide; with ``lr="auto"`` or kept weights,
+            only for the same limits.
         process_group, shard: as for ``MultiGradient``. All processes call ``fit`` with the same arguments, and each
             takes its part of the same batches, so the result is that of one process. Only the first writes checkpoints
             and shows progress. Callbacks run in all processes; one that returns True in any ends the run in all.
@@ -125,19 +135,13 @@ def fit(
     ...     x, y = batch
     ...     return (model(x) - y).square().mean(0)
     >>> result = fit(model, losses, (x, y), method="stimulus-m", lr=0.05, steps=160)
-    >>> result.stationarity < 1e-6, result.steps, result.samples, result.gradients
-    (True, 160, 4960, 7360)
+    >>> result.stationarity < 1e-6, result.steps, result.samples, result.gradients, result.passes
+    (True, 160, 4960, 7360, 14720)
     """
     chosen = find_method(method)
     check_options(options)
     checks.flag("guard", guard)
-    for name, function in (("optimizer", optimizer), ("scheduler", scheduler), ("collate_fn", collate_fn)):
-        if function is not None and not callable(function):
-            raise InvalidOption(f"{name} must be a function or None, found {function!r}")
-    if evaluation is not None:
-        require_batches("evaluation", evaluation, again=True)
-        for batch in evaluation if isinstance(evaluation, list | tuple) else ():
-            leading_size(batch)  # raises before the training, not after it
+    _check_objects(evaluation, optimizer=optimizer, scheduler=scheduler, collate_fn=collate_fn)
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()  # MultiGradient checks the model
     pin = any(parameter.device.type not in ("cpu", "meta") for parameter in parameters)
     source = as_source(dataset, collate_fn, workers=checks.natural_number("workers", workers), pin=pin)
@@ -153,13 +157,24 @@ def fit(
         partition=find_group(process_group, shard).partition,
         **options,
     )
-    limits = Limits.check(steps, gradients, tolerance, evaluate_every, period)
+    limits = Limits.check(
+        steps=steps,
+        gradients=gradients,
+        passes=passes,
+        seconds=seconds,
+        tolerance=tolerance,
+        evaluate_every=evaluate_every,
+        period=period,
+    )
     run = Run(
         model,
         losses,
         settings,
         chosen,
         guard=guard,
+        timed=limits.seconds is not None,
+        reweigh=reweigh,
+        gramian=gramian,
         weighting=weighting,
         optimizer=optimizer,
         scheduler=scheduler,
@@ -172,6 +187,7 @@ def fit(
         process_group=process_group,
         shard=shard,
     )
+    run.multigradient.expect_steps(limits.expected_steps(settings.batch_size))
     checkpoints = Checkpoints(checkpoint, every=checkpoint_every, keep=checkpoint_keep)
     with closing(checkpoints):
         state = run.group.broadcast(lambda: checkpoints.open(resume))
@@ -182,6 +198,17 @@ def fit(
             checkpoints.accept()
         checkpoints.saved = run.step
         return _train(run, limits, checkpoints, callbacks, progress)
+
+
+def _check_objects(evaluation: Iterable[Any] | None, **functions: Any) -> None:
+    """Raise for what would fail only after the training has begun."""
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise InvalidOption(f"{name} must be a function or None, found {function!r}")
+    if evaluation is not None:
+        require_batches("evaluation", evaluation, again=True)
+        for batch in evaluation if isinstance(evaluation, list | tuple) else ():
+            leading_size(batch)
 
 
 def _train(

@@ -14,21 +14,19 @@ from stimulus_moo._engine.memory import MemoryEstimate, estimate_memory
 from stimulus_moo._engine.nonfinite import SkipPolicy
 from stimulus_moo._engine.objective import Losses, Objective
 from stimulus_moo._engine.observation import Observation
-from stimulus_moo._engine.proposal import Proposal, Step
+from stimulus_moo._engine.proposal import Proposal
 from stimulus_moo._engine.reweighing import GRAMIANS, find_rule
+from stimulus_moo._engine.step import Step
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
-from stimulus_moo._engine.warnings import WarnOnce, batch_norm_message, long_step_message
+from stimulus_moo._engine.warnings import WarnOnce, batch_norm_message, due_for_check, long_step_message
 from stimulus_moo.distributed import find_group, make_reducer, unwrapped
 from stimulus_moo.errors import InvalidOption, ModelChanged
 from stimulus_moo.estimators import Estimator, Update
-from stimulus_moo.options import choice
+from stimulus_moo.options import choice, natural_number
 from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import GramianToWeights, as_weighting
 from stimulus_moo.weightings.min_norm import MinNorm
-
-#: How often a loop without a safeguard is checked for far too long steps: at the first steps, then at one in 16.
-_FIRST, _EVERY = 16, 16
 
 
 class MultiGradient(Stateful):
@@ -39,7 +37,7 @@ class MultiGradient(Stateful):
     works on it. Parameters that no loss reaches, or that are frozen, have ``p.grad`` None.
 
     Any exception inside ``backward`` leaves parameters, gradients, buffers, random state, estimator and counters as
-    they were; rows above the staging threshold that were being written are dropped, and the estimator restarts. A
+    they were; S rows above the staging threshold that were being written are dropped, and the estimator restarts. A
     Ctrl-C while the finished step is being written takes effect after it: that step counts as made.
 
     Args:
@@ -53,9 +51,9 @@ class MultiGradient(Stateful):
         engine: how rows are differentiated; results are equal up to rounding. ``"rowwise"``: one backward pass per
             objective, works with everything. ``"batched"``: all rows in one vectorised pass, faster for small models
             without convolutions. ``"compiled"``: both points and all rows in one function by ``torch.compile``, fastest
-            for small models; compiling takes several seconds per shape of a batch. ``"auto"``: rowwise or batched, by
-            the model's size and layers. An engine that does not support a model falls back to rowwise with one warning.
-            Hooks and autograd functions written in Python always run by single rows, so that they get plain tensors.
+            for small models; compiling takes several seconds per shape of a batch. ``"auto"``: by the model's size and
+            layers. An engine that does not support a model falls back to rowwise with one warning. Hooks and autograd
+            functions written in Python always run by single rows, so that they get plain tensors.
         process_group: the processes of ``torch.distributed`` that make every step together, each with its part of the
             batch and of the anchor; default all of them after ``init_process_group``, else this process on its own.
         shard: split U over these processes, which divides its memory by their number.
@@ -78,9 +76,7 @@ class MultiGradient(Stateful):
 
     >>> import torch
     >>> from stimulus_moo import MultiGradient, Recursive
-    >>> _ = torch.manual_seed(0)
-    >>> model = torch.nn.Linear(3, 2)
-    >>> x, y = torch.randn(64, 3), torch.randn(64, 2)
+    >>> model, x, y = torch.nn.Linear(3, 2), torch.randn(64, 3), torch.randn(64, 2)
     >>> def losses(model, batch):
     ...     return (model(batch[0]) - batch[1]).square().mean(0)
     >>> mg = MultiGradient(model, losses, Recursive([(x, y)], period=8))
@@ -203,7 +199,7 @@ class MultiGradient(Stateful):
             self.proposal.discard()
 
     def attach(self, supervisor: Any) -> None:
-        """Let the ``backward(batch)`` of a supervisor, such as ``Safeguard``, drive the steps, until ``detach``."""
+        """Let ``backward(batch)`` of a supervisor such as ``Safeguard`` drive the steps until ``detach``."""
         if self._supervisor is not None:
             raise InvalidOption(f"multigradient already has a {type(self._supervisor).__name__}; call its detach first")
         self._supervisor = supervisor
@@ -217,7 +213,6 @@ class MultiGradient(Stateful):
 
         >>> import torch
         >>> from stimulus_moo import MultiGradient, Recursive
-        >>> _ = torch.manual_seed(0)
         >>> model, x = torch.nn.Linear(2, 2, bias=False), torch.randn(6, 2)
         >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), Recursive([x], period=10))
         >>> mg.watch()
@@ -234,6 +229,10 @@ class MultiGradient(Stateful):
     def watched(self) -> bool:
         """Whether every step is observed: after ``watch``, and while a supervisor is attached."""
         return self._watched or self._supervisor is not None
+
+    def expect_steps(self, steps: int) -> None:
+        """Say how many steps will be made at least: in a long run of a small model, steps on one loss are compiled."""
+        self.store.engine.expected_steps = natural_number("steps", steps)
 
     @property
     def norm(self) -> float | None:
@@ -268,10 +267,7 @@ class MultiGradient(Stateful):
 
     @exclusive
     def rows(self) -> list[dict[str, Tensor]]:
-        """Return copies of the rows u_t^s that the estimator keeps, by parameter name; under kept weights one, d_t.
-
-        Empty where it keeps none.
-        """
+        """Return copies of the rows u_t^s that the estimator keeps, by parameter name, if any; of kept weights one."""
         return self.store.saved_rows()
 
     @evaluating
@@ -280,8 +276,7 @@ class MultiGradient(Stateful):
 
         Args:
             batch: the losses are evaluated on it, without side effects, to find S and which parameters each reaches.
-            objectives: S, if no batch is given and no step was made; every objective then counts as reaching every
-                parameter, which is an upper bound.
+            objectives: S, if no batch is given and no step was made; each then counts as reaching every parameter.
 
         >>> import torch
         >>> from stimulus_moo import MiniBatch, MultiGradient
@@ -290,8 +285,8 @@ class MultiGradient(Stateful):
         >>> print(mg.memory_estimate(torch.randn(8, 1000)))
         38.8 MiB for 4 objectives: rows 15.3, staging 0.0, previous point 0.0, gradients 3.8, transient 19.7
         """
-        supervised = self._supervisor is not None
-        return estimate_memory(self.store, self.estimator, self.t, batch, objectives, supervised=supervised)
+        form, supervised = self.solving_form if self.weighting.needs_rows else None, self._supervisor is not None
+        return estimate_memory(self.store, self.estimator, form, self.t, batch, objectives, supervised=supervised)
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:
@@ -343,7 +338,7 @@ class MultiGradient(Stateful):
             return True
         if self.store.reducer is not None or "step" in self.warn.given:  # several processes send no messages for it
             return False
-        return self.t < _FIRST or self.t % _EVERY == 1
+        return due_for_check(self.t)
 
     def adopt(self) -> None:
         """Continue with the parameters that are trainable now, without rows; called by the library."""

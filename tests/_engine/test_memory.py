@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from stimulus_moo import (
     Filtered,
+    Fixed,
     InvalidOption,
     MemoryEstimate,
     MiniBatch,
@@ -81,6 +82,26 @@ class TestEstimate:
             assert store.previous is not None
             assert sum(x.numel() * x.element_size() for x in store.previous) == estimate.previous
 
+    def test_under_kept_weights_one_row_is_kept(self) -> None:
+        point = (25 + 12) * 4  # bytes
+        for options in ({"weighting": Fixed()}, {"reweigh": "anchor", "gramian": "sketch"}):
+            mg = build(**options)
+            found = mg.memory_estimate(BATCHES[0])
+            assert (found.rows, found.staging, found.previous, found.gradients) == (point,) * 4
+            trained(mg)
+            held = [row for row in (mg.store.rows, mg.store.spare) if row is not None]
+            assert sum(part.numel() * 4 for row in held for part in row.row(0).values()) == found.rows + found.staging
+        exact = build(reweigh="anchor").memory_estimate(BATCHES[0])
+        assert exact.rows == build().memory_estimate(BATCHES[0]).rows
+        assert exact.staging == 2 * point
+
+    def test_the_memory_of_a_kept_step_does_not_grow_with_objectives(self) -> None:
+        model = nn.Linear(100, 100)
+        for options in ({"weighting": Fixed()}, {"reweigh": 7, "gramian": "sketch"}):
+            mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), MiniBatch(), **options)  # type: ignore[arg-type]
+            few, many = (mg.memory_estimate(objectives=s) for s in (2, 100))
+            assert (few.rows, few.staging) == (many.rows, many.staging)
+
     def test_an_estimator_without_memory_needs_less(self) -> None:
         mg = MultiGradient(two_heads(), two_losses, MiniBatch())
         found = mg.memory_estimate(data(6))
@@ -116,17 +137,37 @@ ESTIMATED: dict[str, Callable[[Tensor], Estimator]] = {
 }
 
 
-CASES = [
-    *((name, size, engine, None, False) for name in ESTIMATED for size in WIDTHS for engine in ("rowwise", "batched")),
-    *(("Recursive", size, engine, torch.bfloat16, False) for size in WIDTHS for engine in ("rowwise", "batched")),
-    *((name, "wide", "rowwise", None, True) for name in ("Recursive", "Filtered")),
+#: steps that differentiate the one loss lambda . F, by estimator
+KEPT: list[tuple[str, dict[str, Any]]] = [
+    *((name, {"reweigh": 2}) for name in ("MiniBatch", "Storm", "Filtered")),
+    ("Recursive", {"reweigh": "anchor"}),
+    *((name, {"weighting": Fixed()}) for name in ("MiniBatch", "Recursive")),
+    ("MiniBatch", {"reweigh": 2, "gramian": "sketch"}),
+    ("Recursive", {"reweigh": "anchor", "gramian": "sketch"}),
+]
+HALF = {"rows_dtype": torch.bfloat16}
+CASES: list[tuple[str, str, str, dict[str, Any], bool]] = [
+    *((name, size, engine, {}, False) for name in ESTIMATED for size in WIDTHS for engine in ("rowwise", "batched")),
+    *(("Recursive", size, engine, HALF, False) for size in WIDTHS for engine in ("rowwise", "batched")),
+    *((name, "wide", "rowwise", {}, True) for name in ("Recursive", "Filtered")),
+    *((name, size, "rowwise", options, False) for name, options in KEPT for size in WIDTHS),
+    *(("Recursive", "wide", "batched", options, False) for _, options in KEPT if "anchor" in options.values()),
+    ("Recursive", "wide", "rowwise", {"reweigh": "anchor", **HALF}, False),
+    ("Recursive", "wide", "rowwise", {"reweigh": "anchor", "micro_batch": 2}, False),
+    ("MiniBatch", "wide", "rowwise", {"weighting": Fixed(), "micro_batch": 2}, False),
 ]
 
 
+def described(case: tuple[str, str, str, dict[str, Any], bool]) -> str:
+    name, size, engine, options, guard = case
+    shown = ["fixed" if key == "weighting" else f"{key}={value}" for key, value in options.items()]
+    return "-".join([name, size, engine, *shown, *(["guard"] if guard else [])])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "size", "engine", "kind", "guard"), CASES)
+@pytest.mark.parametrize(("name", "size", "engine", "options", "guard"), CASES, ids=map(described, CASES))
 def test_the_estimate_bounds_the_measured_peak(
-    name: str, size: str, engine: str, kind: torch.dtype | None, guard: bool
+    name: str, size: str, engine: str, options: dict[str, Any], guard: bool
 ) -> None:
     width = WIDTHS[size]
     model, x = nn.Sequential(nn.Linear(width, width), nn.Linear(width, width)), X[:, :width]
@@ -135,7 +176,7 @@ def test_the_estimate_bounds_the_measured_peak(
         found: Tensor = model(x)[:, : 2 if size == "small" else 4].square().mean(0)
         return found
 
-    mg = MultiGradient(model, losses, ESTIMATED[name](x), engine=engine, rows_dtype=kind)
+    mg = MultiGradient(model, losses, ESTIMATED[name](x), engine=engine, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     if guard:
         Safeguard(optimizer, mg)

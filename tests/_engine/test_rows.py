@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from stimulus_moo import MinNorm
+from stimulus_moo._engine import products
 from stimulus_moo._engine import rows as rows_module
 from stimulus_moo._engine.rows import Rows, Storage
 
@@ -126,7 +127,7 @@ def test_gramian_counts_only_what_decides_and_sq_norm_counts_all() -> None:
 def test_gramian_in_chunks_is_the_gramian(
     columns: int, size: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows_module, "CHUNK", 2 * size + 1)
+    monkeypatch.setattr(products, "CHUNK", 2 * size + 1)
     rows = Rows([torch.zeros(columns)], size, [True], Storage(dtype=kind))
     values = torch.randn(size, columns, generator=torch.Generator().manual_seed(0)).to(kind)
     for s in range(size):
@@ -137,7 +138,7 @@ def test_gramian_in_chunks_is_the_gramian(
 
 @pytest.mark.parametrize("size", [2, 9])
 def test_a_gramian_that_overflows_in_float32_is_done_in_float64(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "CHUNK", 2)
+    monkeypatch.setattr(products, "CHUNK", 2)
     rows = Rows([torch.zeros(40)], size, [True])
     rows.load(0, [torch.full((40,), 1e30)])
     rows.load(1, [torch.ones(40)])

@@ -32,16 +32,18 @@ def fake_run(
     start = 1.0 + np.linspace(0, 1, len(tasks)) ** 2
     drift = rng.normal(0, 0.05, len(tasks))
     records: list[dict[str, Any]] = []
-    samples = gradients = 0
+    samples = gradients = passes = 0
+    per_gradient = 1 if "scalarisation" in method else len(tasks)
     weights = np.full(len(tasks), 1 / len(tasks))
     for t in range(steps):
         drawn, spent = _cost(method, t, rng)
-        samples, gradients = samples + drawn, gradients + spent
+        samples, gradients, passes = samples + drawn, gradients + spent, passes + spent * per_gradient
         if "scalarisation" not in method:
             weights = rng.dirichlet(np.full(len(tasks), 3.0) * (1 + np.arange(len(tasks)) % 3))
         progress = np.exp(-rate * 3 * (t + 1) / steps)
         losses = start * (0.05 + 0.95 * progress) * np.exp(drift)
-        record = {"step": t, "samples": samples, "gradients": gradients, "losses": losses.tolist()}
+        record = {"step": t, "samples": samples, "gradients": gradients, "passes": passes, "losses": losses.tolist()}
+        record["seconds"] = (1.5 + seed) * (t + 1) / steps
         record |= {"weights": weights.tolist(), "sq_norm": float(progress**2), "anchored": t % PERIOD == 0}
         if (t + 1) % every == 0:
             record |= {"full_losses": losses.tolist(), "stationarity": float(progress**2 * np.exp(rng.normal(0, 0.3)))}
@@ -53,7 +55,6 @@ def fake_run(
     summary = {
         **records[-1],
         "method": method,
-        "seconds": 1.5 + seed,
         "test": {"accuracy": accuracy},
         "diverged": False,
     }

@@ -73,7 +73,11 @@ def test_counters_are_in_queries() -> None:
     ranker = MultiLabelRanker(method="stimulus", epochs=3, batch_size=20, period=3, random_state=0).fit(X, Y, QID)
     assert (ranker.samples_, ranker.gradients_) == (3 * (60 + 40), 3 * (60 + 80))
     ranker = MultiLabelRanker(method="mgd", epochs=3, max_gradients=100, random_state=0).fit(X, Y, QID)
-    assert (ranker.gradients_, ranker.stopped_) == (120, "gradients")
+    assert (ranker.gradients_, ranker.passes_, ranker.stopped_) == (120, 240, "gradients")
+    ranker = MultiLabelRanker(method="mgd", epochs=3, max_passes=100, random_state=0).fit(X, Y, QID)
+    assert (ranker.gradients_, ranker.passes_, ranker.stopped_) == (60, 120, "passes")
+    ranker = MultiLabelRanker(method="scalarisation", epochs=1, random_state=0).fit(X, Y, QID)
+    assert ranker.passes_ == ranker.gradients_  # one pass for the weighted loss
 
 
 def test_sparse_input_gives_the_model_of_the_same_scaling() -> None:
@@ -253,6 +257,7 @@ def test_a_failed_fit_keeps_the_earlier_model(
         ({"preference": (1.0,)}, r"one positive number per label \(2\)"),
         ({"random_state": "seed"}, "random_state must be an int"),
         ({"max_gradients": 0}, "gradients must be a positive integer"),
+        ({"max_passes": 0}, "passes must be a positive integer"),
     ],
 )
 def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None:

@@ -55,6 +55,7 @@ def test_the_model_read_back_scores_as_the_one_saved(tmp_path: Path, data: Any, 
     for name in (
         "samples_",
         "gradients_",
+        "passes_",
         "losses_",
         "stationarity_",
         "lr_",
@@ -65,6 +66,15 @@ def test_the_model_read_back_scores_as_the_one_saved(tmp_path: Path, data: Any, 
     ):
         assert getattr(again, name) == getattr(ranker, name), name
     assert again.fit(data, Y, QID).predict(data).tolist() == ranker.predict(data).tolist()  # the same settings
+
+
+def test_a_file_without_passes_is_read(tmp_path: Path) -> None:
+    save_ranker(fitted(X), tmp_path / "model")
+    content = json.loads((tmp_path / "model").read_text())
+    del content["run"]["passes_"], content["parameters"]["max_passes"]  # as an older version wrote it
+    (tmp_path / "model").write_text(json.dumps(content))
+    again = load_ranker(tmp_path / "model").ranker
+    assert (again.passes_, again.max_passes) == (None, None)
 
 
 def test_the_rule_of_the_labels_is_kept(tmp_path: Path) -> None:

@@ -149,8 +149,8 @@ def test_an_archive_alone_is_not_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"version": 99}, "of version 99, this library reads 5"),
-        ({"version": None}, "of version None, this library reads 5"),
+        ({"version": 99}, "of version 99, this library reads 6"),
+        ({"version": None}, "of version None, this library reads 6"),
         ({"kind": "stimulus-moo chequepoint"}, "is not a checkpoint of stimulus-moo"),
         ({"step": "1"}, "is not a checkpoint of stimulus-moo"),
     ],

@@ -62,6 +62,8 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"method": "moco", "beta": lambda t: 1.0 / (t + 2)},
     ),
     "mu": ({"mu": 0.1}, {"mu": 0.2}),
+    "reweigh": ({"reweigh": 2}, {"reweigh": "auto"}),
+    "gramian": ({"reweigh": 2}, {"reweigh": 2, "gramian": "sketch"}),
 }
 
 

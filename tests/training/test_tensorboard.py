@@ -40,6 +40,8 @@ def test_event_files_hold_the_history(tmp_path: Path) -> None:
     result = train(tmp_path, 12, resume=True)  # goes on in the same folder
     found = read(tmp_path / "board")
     assert list(found["gradients"].values()) == result.history["gradients"]
+    assert list(found["passes"].values()) == result.history["passes"]
+    assert list(found["seconds"].values()) == pytest.approx(result.history["seconds"])
     for s in range(2):
         assert list(found[f"loss/{s}"].values()) == pytest.approx([losses[s] for losses in result.history["losses"]])
         assert list(found[f"weight/{s}"].values()) == pytest.approx([w[s] for w in result.history["weights"]])

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
-from collections.abc import Callable, Sequence
-from types import FunctionType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten
 
+from stimulus_moo._engine.compiled_function import Function, Seal, compile_rows
 from stimulus_moo._engine.differentiation import Engine, autocasts, full_precision, rowwise
 from stimulus_moo._engine.flat import views
 from stimulus_moo._engine.hooks import hooks_of
@@ -42,28 +42,6 @@ BACKEND = "inductor"
 #: largest relative distance at which compiled rows count as equal, by the type of the parameters
 AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
 
-#: (x_t, x_{t-1} or None, batch, [keep, now, before], U_{t-1} by block or None, lambda or None) to the losses at both
-#: points, U_t, and its Gramian or squared norm, if all blocks have all rows
-Function = Callable[..., tuple[Tensor, Tensor | None, list[Tensor], Tensor | None]]
-
-
-class Seal:
-    """Refuses to trace a function again once it is closed.
-
-    torch.compile traces again where a Python value has changed that the losses use: the new version would not have been
-    compared with single rows, and a value that changes at every step would be compiled at every step.
-    """
-
-    def __init__(self) -> None:
-        self.closed = self.broken = False
-
-    def traced(self) -> bool:
-        """Called at tracing only, which takes the result as a constant."""
-        self.broken = self.closed
-        if self.broken:
-            raise RuntimeError("a function that was compiled and compared would have to be compiled again")
-        return True
-
 
 class CompiledRows(NamedTuple):
     """A compiled update that has been seen to agree with single rows, and what it reaches."""
@@ -72,93 +50,6 @@ class CompiledRows(NamedTuple):
     reach: list[int]
     seal: Seal
     factors: dict[tuple[float, ...], Tensor]  # by value: making a small tensor takes as long as a small kernel
-
-
-class _Losses(torch.nn.Module):
-    """The user's losses as a module, so that its parameters can be replaced for a call."""
-
-    def __init__(self, model: torch.nn.Module, losses: Callable[[Any, Any], Any]) -> None:
-        super().__init__()
-        self.model = model
-        self._losses = losses
-
-    def forward(self, batch: Any) -> Tensor:
-        returned = self._losses(self.model, batch)
-        return returned if isinstance(returned, Tensor) else torch.stack(list(returned))
-
-
-def compile_rows(
-    model: torch.nn.Module,
-    losses: Callable[[Any, Any], Any],
-    names: Sequence[str],
-    objectives: int,
-    layout: Sequence[tuple[list[int], list[int]]],
-    decisive: Sequence[bool],
-    seal: Seal,
-) -> Function:
-    """Return U_t = keep U_{t-1} + now J(x_t) + before J(x_{t-1}) as a function; the first call compiles it.
-
-    J is the matrix of S gradients, or the one gradient of lambda . F, as vectors, if lambda is given. ``layout`` has
-    for each block its objectives, and the parameters whose gradients are its columns. x_{t-1} may be one flat vector.
-    ``seal``, once it is closed, refuses further compilations.
-    """
-    wrapped = _Losses(model, losses)
-    keys = [f"model.{name}" for name in names]
-    traced = torch.compiler.assume_constant_result(lambda: seal.traced())
-
-    def jacobian(parameters: Sequence[Tensor], batch: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        def values(point: Sequence[Tensor]) -> Tensor:
-            found: Tensor = functional_call(wrapped, dict(zip(keys, point, strict=True)), (batch,))
-            return found
-
-        found, pull = vjp(values, tuple(parameters))  # type: ignore[misc]
-        if weights is None:
-            (gradients,) = vmap(pull)(torch.eye(objectives, dtype=found.dtype, device=found.device))
-        else:
-            (gradients,) = pull(weights.to(found))
-        return found, [block(gradients, rows, members, weights is None) for rows, members in layout]
-
-    def block(gradients: Sequence[Tensor], rows: list[int], members: list[int], several: bool) -> Tensor:
-        if not several:
-            return torch.cat([gradients[i].reshape(-1) for i in members])
-        flat = torch.cat([gradients[i].reshape(objectives, -1) for i in members], dim=1)
-        return flat if len(rows) == objectives else flat[rows]
-
-    def products(blocks: Sequence[Tensor], several: bool) -> Tensor | None:
-        """Return the Gramian over the parameters that decide the weights, or the squared norm of one row."""
-        if not several:
-            return torch.stack([block.double().square().sum() for block in blocks]).sum()
-        if any(len(rows) != objectives for rows, _ in layout):
-            return None
-        wide = [block.double() for block, (_, members) in zip(blocks, layout, strict=True) if decisive[members[0]]]
-        return torch.stack([block @ block.T for block in wide]).sum(0)
-
-    def update(
-        parameters: Sequence[Tensor],
-        previous: Sequence[Tensor] | Tensor | None,
-        batch: Any,
-        factors: Tensor,
-        rows: Sequence[Tensor] | None,
-        weights: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None, list[Tensor], Tensor | None]:
-        traced()
-        keep, now, before = factors.unbind()
-        found, blocks = jacobian(parameters, batch, weights)
-        earlier = None
-        blocks = [block * now for block in blocks]
-        if previous is not None:
-            point = views(previous, parameters) if isinstance(previous, Tensor) else previous
-            earlier, others = jacobian(point, batch, weights)
-            blocks = [a + b * before for a, b in zip(blocks, others, strict=True)]
-        if rows is not None:
-            blocks = [a + b * keep for a, b in zip(blocks, rows, strict=True)]
-        return found, earlier, blocks, products(blocks, weights is None)
-
-    # torch.compile keeps at most a few versions of one code object, and every model would bring one of this
-    own = FunctionType(update.__code__.replace(), update.__globals__, update.__name__, None, update.__closure__)
-    # a step of a small model is shorter than the Python that inductor would wrap its kernels in
-    options: dict[str, Any] | None = {"cpp_wrapper": True} if BACKEND == "inductor" else None
-    return torch.compile(own, fullgraph=True, dynamic=False, backend=BACKEND, options=options)
 
 
 class Compiler:
@@ -215,7 +106,7 @@ class Compiler:
                     if self._add_rows(batch, expected, 0.5, step, form):
                         return None
             if not snapshot.untouched():
-                engine.give_up("it draws random numbers or changes its buffers in a forward pass")
+                engine.give_up_compiling("it draws random numbers or changes its buffers in a forward pass")
                 return None
         finally:
             snapshot.restore()
@@ -229,6 +120,7 @@ class Compiler:
             arranged.blocks_cut(),
             objective.decisive,
             seal,
+            BACKEND,
         )
         # sums, since a difference of near points has few digits to compare
         factors = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
@@ -240,10 +132,14 @@ class Compiler:
                 _, _, blocks, _ = function(objective.parameters, previous, batch, factors, zero, weights)
         except Exception as error:
             snapshot.restore()
-            engine.give_up(f"it could not be compiled ({type(error).__name__}: {str(error).strip().splitlines()[0]})")
+            engine.give_up_compiling(
+                f"it could not be compiled ({type(error).__name__}: {str(error).strip().splitlines()[0]})"
+            )
             return None
         if not all(_agree(matrix, found) for matrix, found in zip(arranged.matrices(), blocks, strict=True)):
-            engine.give_up("compiled, it gives other gradients; does it use parameters from outside the model?")
+            engine.give_up_compiling(
+                "compiled, it gives other gradients; does it use parameters from outside the model?"
+            )
             return None
         logger.debug("compiled the losses for batches like that of step %d", step)
         seal.closed = True
@@ -321,16 +217,15 @@ def _replace(
     except Exception:
         if not compiled.seal.broken:
             raise
-        store.engine.give_up(
+        store.engine.give_up_compiling(
             "a Python value that its losses use has changed, which would be compiled anew at every change; pass such "
             "values as tensors in the batch"
         )
         return False
-    checked = [losses, *matrices]
-    if products is not None and (form.weighted or all(store.objective.decisive)):
-        checked = [losses, products]
-    if not all(map(finite, checked)):
-        return False
+    summed = products is not None and (form.weighted or all(store.objective.decisive))
+    values = losses.tolist() + ([float(products.sum())] if products is not None else [])
+    if not all(map(math.isfinite, values)) or not (summed or all(map(finite, matrices))):
+        return False  # an overflow of the sum counts too: single rows tell
     reach = compiled.reach if old is None else [new | kept for new, kept in zip(compiled.reach, old.reach, strict=True)]
     pending.replace(reach, matrices)
     transaction.objectives, transaction.pending = objectives, pending
@@ -343,10 +238,14 @@ def _replace(
 def _supported(store: Store, rows: int) -> bool:
     """Return whether the compiled engine serves this model; it gives up where it does not."""
     if store.sharded:
-        store.engine.give_up("it needs all of U in one process, and shard=True splits it")
-    elif rows * store.objective.dimension > COMPILED_ENTRIES or not store.storage.plain:
-        store.engine.give_up(f"it supports at most {COMPILED_ENTRIES} entries of U (S x P), stored by default")
-    return store.engine.name == "compiled"
+        store.engine.give_up_compiling("it needs all of U in one process, and shard=True splits it")
+        return False
+    if rows * store.objective.dimension > COMPILED_ENTRIES or not store.storage.plain:
+        store.engine.give_up_compiling(
+            f"it supports at most {COMPILED_ENTRIES} entries of U (S x P), stored by default"
+        )
+        return False
+    return True
 
 
 def _agree(expected: Tensor, found: Tensor) -> bool:

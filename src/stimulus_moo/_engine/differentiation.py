@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +35,12 @@ ENGINES = ("auto", "rowwise", "batched", "compiled")
 BATCHED_OBJECTIVES = 3
 BATCHED_ENTRIES = 1 << 22
 
+#: A step on the one loss of kept weights is compiled without being asked for if the model has at most this many
+#: parameters, none in convolutions or recurrent layers, and the run is known to have at least so many steps, by the
+#: number of points that a step evaluates (benchmarks/engines.py).
+COMPILED_PARAMETERS = 1 << 14
+COMPILED_STEPS = {1: 40_000, 2: 15_000}
+
 HOOKED = "hooks are registered while its losses are evaluated"
 
 
@@ -53,6 +59,8 @@ class Engine:
         self.model = model
         self._chosen = name == "auto"  # by the rule, not by the user
         self._first = True  # is this the first graph that is looked at?
+        self.expected_steps = 0  # how many steps the run has at least, as far as it is known
+        self._compiles: dict[int, bool] = {}  # by points: is the step on one loss compiled?
         self._listened = any(isinstance(module, DistributedDataParallel) for module in model.modules())
 
     def jacobian(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], *, hooked: bool = False) -> Jacobian:
@@ -91,6 +99,23 @@ class Engine:
         """Go on as the engine of a saved state did, if the choice was left to the rule; a choice by name stays."""
         if self._chosen and name != "compiled":
             self.name = name
+
+    def compiles(self, parameters: Sequence[Tensor], points: int, *, weighted: bool) -> bool:
+        """Return whether a step is compiled: on request, or on one loss if the run is long enough to pay for it."""
+        if self.name == "compiled" or not weighted or not self._chosen:
+            return self.name == "compiled"
+        if points not in self._compiles:
+            small = sum(map(Tensor.numel, parameters)) <= COMPILED_PARAMETERS and not heavy(self.model)
+            self._compiles[points] = small and self.expected_steps >= COMPILED_STEPS[points]
+        return self._compiles[points]
+
+    def give_up_compiling(self, reason: str) -> None:
+        """Do without compiled steps, and say why."""
+        if self.name == "compiled":
+            self.give_up(reason)
+        else:
+            self._compiles = {1: False, 2: False}
+            logger.info("steps on one loss are not compiled: %s", reason)
 
     def give_up(self, reason: str) -> None:
         """Switch to single rows and say why: a warning if the user asked for this engine, else a log entry."""
@@ -139,8 +164,12 @@ def choose(model: nn.Module, parameters: Sequence[Tensor], objectives: int) -> s
     entries = objectives * sum(parameter.numel() for parameter in parameters)
     if objectives < BATCHED_OBJECTIVES or entries > BATCHED_ENTRIES:
         return "rowwise"
-    heavy = any(isinstance(module, _ConvNd | nn.RNNBase) for module in model.modules())
-    return "rowwise" if heavy else "batched"
+    return "rowwise" if heavy(model) else "batched"
+
+
+def heavy(model: nn.Module) -> bool:
+    """Return whether a model has convolutions or recurrent layers, whose time does not go into calling operations."""
+    return any(isinstance(module, _ConvNd | nn.RNNBase) for module in model.modules())
 
 
 def rowwise(losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> Iterator[list[Tensor | None]]:
@@ -206,13 +235,18 @@ def dense(gradient: Tensor) -> Tensor:
 
 def autocasts(devices: Iterable[torch.device]) -> list[str]:
     """Return the device types, among these and the CPU, for which the user's autocast is on."""
+    if not torch._C._is_any_autocast_enabled():
+        return []
     kinds = {"cpu", *(device.type for device in devices)}
     return [kind for kind in kinds if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)]
 
 
 def full_precision(devices: Iterable[torch.device]) -> AbstractContextManager[Any]:
     """Switch the user's autocast off for the library's own arithmetic."""
+    kinds = autocasts(devices)
+    if not kinds:
+        return nullcontext()
     stack = ExitStack()
-    for kind in autocasts(devices):
+    for kind in kinds:
         stack.enter_context(torch.autocast(kind, enabled=False))
     return stack

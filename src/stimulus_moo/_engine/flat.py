@@ -24,5 +24,6 @@ def views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     >>> [tuple(part.shape) for part in views(torch.zeros(7), [torch.ones(2, 3), torch.ones(1)])]
     [(2, 3), (1,)]
     """
-    parts = torch.split_with_sizes(flat, [parameter.numel() for parameter in parameters])
-    return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
+    shapes = [parameter.shape for parameter in parameters]
+    parts = torch.split_with_sizes(flat, [shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.culprit import find_culprit
 from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.exclusive import evaluating, exclusive
 from stimulus_moo._engine.interrupts import DeferredInterrupts
@@ -21,40 +22,18 @@ from stimulus_moo._engine.observation import Observation, Probe
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.row import Row
 from stimulus_moo._engine.rows import Rows
+from stimulus_moo._engine.solving import form_of, needs_memory, solve
+from stimulus_moo._engine.step import Step
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo._engine.warnings import replay_message
 from stimulus_moo.errors import InvalidOption, NonFiniteError, NotCopyable
 from stimulus_moo.estimators import Update
 from stimulus_moo.state import Stateful
-from stimulus_moo.weightings.base import checked
 
 ONE = torch.ones(1, dtype=torch.float64)  # the weight of the one row of kept weights
 
 if TYPE_CHECKING:
     from stimulus_moo.multigradient import MultiGradient
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """Record of one call of ``backward``.
-
-    Attributes:
-        losses: the S losses at x_t: over the batch, or over the anchor on an anchor step.
-        weights: lambda_t, length S.
-        sq_norm: ||d_t||^2 over all parameters, a 0-d float64 tensor on the CPU, since it may exceed the range of
-            float32.
-        anchored: whether this was an anchor step.
-        reweighed: whether the weights were solved for at this step, not kept from an earlier one or fixed.
-        skipped: whether the step met NaN or infinity and was skipped (``on_nonfinite="skip"``); losses, weights and
-            sq_norm are then NaN.
-    """
-
-    losses: Tensor
-    weights: Tensor
-    sq_norm: Tensor
-    anchored: bool
-    reweighed: bool = True
-    skipped: bool = False
 
 
 class Proposal:
@@ -97,7 +76,8 @@ class Proposal:
         self._probe: Probe | None = None
         self._observation: Observation | None = None
         self._transaction: Transaction | None = None
-        self._combined: tuple[Tensor, list[Tensor | None], float] | None = None  # lambda_t, d_t, ||d_t||^2
+        #: lambda_t, d_t (None where it is the one row itself), ||d_t||^2
+        self._combined: tuple[Tensor, list[Tensor | None] | None, float] | None = None
         self._solved = False  # were the weights solved for, before the step or by it?
         self._before = 0, 0, 0  # the cost of solving before the step
         self._grad_mode = torch.is_grad_enabled()
@@ -151,60 +131,40 @@ class Proposal:
             if self.observes and mg.store.previous is not None:
                 self._moved = distance(mg.objective.parameters, mg.store.previous)
             self.update = self._choose(fresh, look_back) if update is None else update
-            # The estimator may have drawn from the global random state: both points start from the state it left.
-            replay = self._snapshot
-            if not replay.undrawn():
-                replay = mg.objective.snapshot()
-            form = self._form(self.update, stepping=update is None)
-            if self._solved and form.sketched | self._needs_memory(self.update):
-                form = self._solve_before(form, batch, replay)
+            replay = self._replay(self._snapshot)  # the estimator may have drawn from the global random state
+            form = form_of(mg, self._t, self.update, stepping=update is None)
+            self._solved = not form.weighted
+            if self._solved and (form.sketched or needs_memory(mg, self.update)):
+                form, replay = self._solve_before(form, batch, replay)
             self._probe = self._new_probe(self.update, form)
             self._transaction = Transaction(mg.store, self.update, self._t, replay, self._probe, form)
             self._transaction.evaluate(batch)
             if not self._transaction.replayed:
                 mg.warn("replay", replay_message(self._t))
 
-    def _form(self, update: Update, *, stepping: bool) -> LossForm:
-        """Return what the step differentiates: all losses where the weights are due, else one under kept weights."""
-        mg, kept = self._mg, self._mg.weights
-        if not mg.weighting.needs_rows:
-            return WeightedLoss(mg.weighting.constant)
-        if mg.reweigh is not None and kept is not None:
-            due = stepping and mg.reweigh.due(self._t, anchored=update.anchor is not None)
-            if not due:
-                return WeightedLoss(lambda _: kept)
-        self._solved = True
-        return mg.solving_form
+    def _solve_before(self, form: LossForm, batch: Any, replay: Snapshot) -> tuple[LossForm, Snapshot]:
+        """Solve for the weights on what the step is about to evaluate; then it follows lambda . F.
 
-    def _needs_memory(self, update: Update) -> bool:
-        """Return whether d_t depends on more than the rows of this step, where only one row is remembered."""
-        return self._mg.store.one_row and bool(update.keep or update.look_back)
-
-    def _solve_before(self, form: LossForm, batch: Any, replay: Snapshot) -> LossForm:
-        """Solve for the weights on what the step is about to evaluate; then it follows lambda . F."""
+        The rows are those of the step itself at its first, and else the plain gradients of its batch or anchor.
+        """
         mg, update = self._mg, self.update
         assert update is not None
         state = None if update.anchor is None else mg.estimator.state_dict()
-        rows_only = Update(keep=0.0, now=1.0, anchor=update.anchor)
+        now = 1.0 if update.keep or update.look_back else update.now
+        rows_only = Update(keep=0.0, now=now, anchor=update.anchor)
         self._transaction = solving = Transaction(mg.store, rows_only, self._t, replay, None, form)
         solving.evaluate(batch)
-        weights = self._solve(solving)
+        replay.restore()
+        weights = solve(mg, solving, self._t)  # which may draw from the global random state
         self._before = self.cost
         solving.release()
-        replay.restore()
         if state is not None:  # the step draws the same anchor
             mg.estimator.load_state_dict(state)
-        return WeightedLoss(lambda _: weights)
+        return WeightedLoss(weights), self._replay(replay)
 
-    def _solve(self, transaction: Transaction) -> Tensor:
-        mg, rows = self._mg, transaction.rows
-        assert isinstance(rows, Rows)
-        with full_precision(mg.objective.devices):
-            gramian = rows.gramian(self._t) if transaction.products is None else transaction.products.cpu()
-            weights = checked(mg.weighting(gramian), rows.objectives)
-        if mg.store.reducer is not None and not mg.weighting.deterministic:
-            weights = mg.store.reducer.broadcast(weights)
-        return weights
+    def _replay(self, snapshot: Snapshot) -> Snapshot:
+        """Return the state from which both points start: the one given, or that after random numbers were drawn."""
+        return snapshot if snapshot.undrawn() else self._mg.objective.snapshot()
 
     @evaluating
     def weigh(self) -> None:
@@ -216,15 +176,15 @@ class Proposal:
         with self._undone_on_error(), torch.no_grad(), full_precision(mg.objective.devices):
             weights = form.weights_for(transaction.objectives)
             if weights is None:
-                weights = factors = self._solve(transaction)
+                weights = factors = solve(mg, transaction, self._t)
             else:
                 factors = ONE
             if isinstance(rows, Row) and transaction.products is not None:
-                direction, sq_norm = list(rows.parts), float(transaction.products)
-            else:
-                direction, sq_norm = rows.combine(factors)
+                self._combined = weights, None, float(transaction.products)  # finite, or it would not be used
+                return
+            direction, sq_norm = rows.combine(factors)
             if form.weighted and not math.isfinite(sq_norm):
-                raise transaction.blame()
+                raise find_culprit(transaction, transaction.evaluated)
             if isinstance(rows, Rows) and (mg.objective.narrow or not math.isfinite(sq_norm)):
                 check_direction(direction, sq_norm, rows, factors, self._t)
             self._combined = weights, direction, sq_norm
@@ -261,8 +221,8 @@ class Proposal:
             counts = [total + new for total, new in zip((mg.samples, mg.gradients, mg.passes), cost, strict=True)]
             remembered = self._remembered(transaction, direction, weights)
             shared = isinstance(remembered, Row)  # its memory is that of the direction
-            if isinstance(remembered, Row) and remembered.in_blocks:
-                direction, shared = remembered.copies(), False
+            if direction is None:
+                direction, shared = self._of_row(transaction.rows, copied=shared), False
 
             def finish() -> None:
                 transaction.commit(remembered, remember_point=mg.estimator.two_point)
@@ -283,8 +243,12 @@ class Proposal:
                 raise
         return step
 
+    def _of_row(self, row: AnyRows, *, copied: bool) -> list[Tensor | None]:
+        assert isinstance(row, Row)
+        return row.copies() if copied else row.parts
+
     def _remembered(
-        self, transaction: Transaction, direction: Sequence[Tensor | None], weights: Tensor
+        self, transaction: Transaction, direction: Sequence[Tensor | None] | None, weights: Tensor
     ) -> AnyRows | None:
         """Return the rows that the estimator needs again: under kept weights one, whose value is d_t."""
         store, rows = self._mg.store, transaction.rows
@@ -292,7 +256,7 @@ class Proposal:
             return None
         if transaction.form.weighted or not store.one_row:
             return rows
-        return store.row_of(rows.mix(weights)[0] if self._mg.objective.narrow else direction)
+        return store.row_of(rows.mix(weights)[0] if direction is None or self._mg.objective.narrow else direction)
 
     @exclusive
     def discard(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.flat import views
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.norms import distance, sq_norm_of
@@ -20,6 +21,7 @@ class Row:
     """
 
     objectives = 1
+    weighted = True
     staged = True  # updates are built beside it: a failed one leaves it as it was
 
     def __init__(
@@ -29,20 +31,29 @@ class Row:
         room: Sequence[int] | None = None,
     ) -> None:
         self.parameters = parameters
-        self.parts: list[Tensor | None] = [None] * len(parameters) if parts is None else list(parts)
-        self._room = [0] * len(parameters) if room is None else list(room)  # which are expected to be reached
+        self._parts: list[Tensor | None] | None = [None] * len(parameters) if parts is None else list(parts)
+        self._reached: Sequence[int] = ()  # of the parts of ``_flats``, while there are no ``_parts``
+        #: for each parameter 1 if it was or is expected to be reached, else 0
+        self.layout = self.reach if room is None else list(room)
         self._flats: list[Tensor] = []  # the memory of the parts, where it is one piece for each block
+        self._members: list[list[int]] = []  # the parameters of each block
         self.close: Callable[[], None] | None = None  # cleanup callback, run if a backward pass was interrupted
+
+    @property
+    def parts(self) -> list[Tensor | None]:
+        """The row, a tensor for each parameter that was reached."""
+        if self._parts is None:
+            self._parts = self._cut(self._flats, self._reached)
+        return self._parts
+
+    @parts.setter
+    def parts(self, parts: list[Tensor | None]) -> None:
+        self._parts = parts
 
     @property
     def reach(self) -> list[int]:
         """For each parameter 1 if it was reached, else 0."""
-        return [int(part is not None) for part in self.parts]
-
-    @property
-    def layout(self) -> list[int]:
-        """For each parameter 1 if it was or is expected to be reached, else 0."""
-        return [int(part is not None or room) for part, room in zip(self.parts, self._room, strict=True)]
+        return list(self._reached) if self._parts is None else [int(part is not None) for part in self._parts]
 
     def expect(self, masks: Callable[[], list[int]]) -> None:
         """Memory comes with the gradients."""
@@ -52,7 +63,7 @@ class Row:
         if isinstance(old, Row) and old.reach == self.reach and any(self.reach):
             torch._foreach_zero_(_present(self.parts))
         else:
-            self.parts, self._flats = [None] * len(self.parts), []
+            self.parts, self._flats = [None] * len(self.parameters), []
 
     def accumulate(self, loss: Tensor, weight: float) -> None:
         """Add ``weight`` times the gradient of a loss, as plain training adds to ``p.grad``, which stays as it was."""
@@ -67,11 +78,14 @@ class Row:
         try:
             for parameter, part in zip(parameters, self.parts, strict=True):
                 parameter.grad = part
-            torch.autograd.backward(loss, torch.full_like(loss, weight), inputs=list(parameters))
+            with full_precision({loss.device}):
+                torch.autograd.backward(loss, torch.full_like(loss, weight), inputs=list(parameters))
             self.parts = [_dense(parameter.grad) for parameter in parameters]
+            self.make_room(self.reach)
         finally:
             with DeferredInterrupts():
                 clean_up()
+                self.close = None
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times the gradients, one per parameter or None."""
@@ -80,13 +94,12 @@ class Row:
     def merge(self, other: Row, weight: float) -> None:
         """Add ``weight`` times another row."""
         pairs = []
-        if not all(self.layout):
-            self._flats = []
         for i, (mine, theirs) in enumerate(zip(self.parts, other.parts, strict=True)):
-            if mine is None:
-                self.parts[i] = None if theirs is None else theirs * weight
-            elif theirs is not None:
+            if mine is not None and theirs is not None:
                 pairs.append((mine, theirs))
+            elif theirs is not None:
+                self.parts[i], self._flats = theirs * weight, []
+        self.make_room(self.reach)
         if pairs:
             torch._foreach_add_([mine for mine, _ in pairs], [theirs for _, theirs in pairs], alpha=weight)
 
@@ -98,42 +111,44 @@ class Row:
 
     def make_room(self, layout: Sequence[int]) -> None:
         """Note which parameters are expected to be reached."""
-        self._room = [int(old or new) for old, new in zip(self._room, layout, strict=True)]
+        room = [old | new for old, new in zip(self.layout, layout, strict=True)]
+        if room != self.layout:
+            self.parts = self.parts  # before its blocks are cut anew
+            self.layout, self._members, self._flats = room, [], []
 
     def blocks_cut(self) -> list[tuple[list[int], list[int]]]:
         """Return for each block its rows and its parameters; those of one type and place are a block."""
-        groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-        for i, (parameter, reached) in enumerate(zip(self.parameters, self.layout, strict=True)):
-            if reached:
-                groups.setdefault((parameter.dtype, parameter.device), []).append(i)
-        return [([0], members) for members in groups.values()]
+        if not self._members:
+            groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+            for i, parameter in enumerate(self.parameters):
+                if self.layout[i]:
+                    groups.setdefault((parameter.dtype, parameter.device), []).append(i)
+            self._members = list(groups.values())
+        return [([0], members) for members in self._members]
 
     def matrices(self) -> list[Tensor]:
-        """Return the blocks, each as one vector."""
-        if not self._flats:
-            found = [[self.parts[i] for i in members] for _, members in self.blocks_cut()]
-            return [torch.cat([part.reshape(-1) for part in parts if part is not None]) for parts in found]
-        return self._flats
+        """Return the blocks, each as one vector; what was not reached is zero."""
+        return self._flats or [
+            torch.cat([_filled(self.parts[i], self.parameters[i]).reshape(-1) for i in members])
+            for _, members in self.blocks_cut()
+        ]
 
     def replace(self, reach: Sequence[int], flats: Sequence[Tensor]) -> None:
         """Take the memory of all blocks, and keep the parts that were reached."""
-        self._flats = list(flats)
-        for (_, members), flat in zip(self.blocks_cut(), flats, strict=True):
-            for i, part in zip(members, views(flat, [self.parameters[i] for i in members]), strict=True):
-                self.parts[i] = part if reach[i] else None
+        self._flats, self._reached, self._parts = list(flats), reach, None
 
     def copies(self) -> list[Tensor | None]:
         """Return copies of the parts, block by block where they are in one piece."""
         if not self._flats:
             return [None if part is None else part.clone() for part in self.parts]
-        copy = Row(self.parameters, room=self.layout)
-        copy.replace(self.reach, [flat.clone() for flat in self._flats])
-        return copy.parts
+        return self._cut([flat.clone() for flat in self._flats], self.reach)
 
-    @property
-    def in_blocks(self) -> bool:
-        """Whether every block is one piece of memory."""
-        return bool(self._flats)
+    def _cut(self, flats: Sequence[Tensor], reach: Sequence[int]) -> list[Tensor | None]:
+        parts: list[Tensor | None] = [None] * len(self.parameters)
+        for (_, members), flat in zip(self.blocks_cut(), flats, strict=True):
+            for i, part in zip(members, views(flat, [self.parameters[i] for i in members]), strict=True):
+                parts[i] = part if reach[i] else None
+        return parts
 
     def combine(self, weights: Tensor) -> tuple[list[Tensor | None], float]:
         """Return the row itself, since lambda is in it already, and its squared norm."""
@@ -155,10 +170,15 @@ class Row:
         pairs = zip(self.parameters, parts, strict=True)
         self.parts = [None if part is None else torch.empty_like(p).copy_(part) for p, part in pairs]
         self._flats = []
+        self.make_room(self.reach)
 
 
 def _present(parts: Sequence[Tensor | None]) -> list[Tensor]:
     return [part for part in parts if part is not None]
+
+
+def _filled(part: Tensor | None, parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if part is None else part
 
 
 def _dense(gradient: Tensor | None) -> Tensor | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,10 +12,9 @@ from stimulus_moo._engine.differentiation import Jacobian
 from stimulus_moo._engine.nonfinite import finite, non_finite_gradient
 from stimulus_moo._engine.norms import distance, sq_norm_of
 from stimulus_moo._engine.objective import reaches_nothing
+from stimulus_moo._engine.products import combination_of, gramian_of
 from stimulus_moo._engine.storage import Storage, add_rounded
 from stimulus_moo.data.partition import ALL
-
-CHUNK = 1 << 17  # entries of U converted at a time, on the CPU: they stay in its cache
 
 
 class Block:
@@ -60,6 +58,7 @@ class Rows:
     """
 
     partition = ALL  # whose columns are kept
+    weighted = False  # is it the one row of kept weights?
 
     def __init__(
         self, parameters: Sequence[Tensor], objectives: int, decisive: Sequence[bool], storage: Storage | None = None
@@ -223,7 +222,7 @@ class Rows:
         for block in self.blocks:
             if not self.decisive[block.members[0]]:
                 continue
-            product = _gramian(block.matrix).cpu()
+            product = gramian_of(block.matrix).cpu()
             if len(self.blocks) == 1 and len(block.objectives) == self.objectives:
                 return product
             gramian[block.index[:, None], block.index] += product
@@ -246,7 +245,7 @@ class Rows:
         sq_norm = 0.0
         for block in self.blocks:
             whole = len(block.objectives) == self.objectives
-            flat = _combination(block.matrix, weights if whole else weights[block.index])
+            flat = combination_of(block.matrix, weights if whole else weights[block.index])
             sq_norm += sq_norm_of([flat])
             for i, part in block.pieces(flat, self.parameters):
                 if self.reach[i]:
@@ -316,40 +315,3 @@ class Rows:
                     for s, view in zip(block.objectives, columns, strict=True):
                         self._views[s][i] = view
         return self._views
-
-
-def _gramian(matrix: Tensor) -> Tensor:
-    """Return M M^T in float64; entries are converted before they are multiplied, since float32 products may underflow.
-
-    On the CPU, NumPy converts the chunks. Torch would do it in threads, which slow down those of the matrix product.
-    """
-    rows, columns = matrix.shape
-    if rows * columns <= CHUNK:
-        whole = matrix.double()
-        return whole @ whole.T
-    width = _width(matrix)
-    if matrix.device.type != "cpu":
-        parts = (part.double() for part in matrix.split(width, dim=1))
-        return torch.stack([part @ part.T for part in parts]).sum(0)
-    total, buffer = np.zeros((rows, rows)), np.empty((rows, width))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for part in matrix.split(width, dim=1):
-            chunk = buffer[:, : part.shape[1]]
-            np.copyto(chunk, (part.float() if part.dtype is torch.bfloat16 else part).numpy())
-            total += chunk @ chunk.T
-    return torch.from_numpy(total)
-
-
-def _combination(matrix: Tensor, weights: Tensor) -> Tensor:
-    if matrix.dtype in (torch.float32, torch.float64):
-        return weights.to(matrix) @ matrix
-    combined, width = torch.empty(matrix.shape[1], dtype=torch.float32, device=matrix.device), _width(matrix)
-    weights = weights.to(combined)
-    for target, part in zip(combined.split(width), matrix.split(width, dim=1), strict=True):
-        torch.mv(part.float().T, weights, out=target)
-    return combined
-
-
-def _width(matrix: Tensor) -> int:
-    """Return how many columns are converted at a time; large chunks keep an accelerator busy."""
-    return max(1, (CHUNK if matrix.device.type == "cpu" else 32 * CHUNK) // len(matrix))

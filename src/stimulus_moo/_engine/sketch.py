@@ -8,10 +8,14 @@ import torch
 from torch import Tensor
 
 from stimulus_moo._engine.differentiation import Jacobian
+from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.rows import Block, Rows
 
 #: k, the numbers kept per row; a prime, so that no layer's width has a divisor in common with it
 WIDTH = 32_771
+
+#: T, after which the signs repeat; a prime too: no two entries of one sum share a sign as long as P <= k T = 3e10
+SIGNS = 1_048_583
 
 _SEED = 20250721
 
@@ -21,22 +25,23 @@ class Sketch(Rows):
 
     .. code-block:: text
 
-        z^s_b = sum over i with i mod k = b of  e_i u^s_i,      e_i = +1 or -1 with equal odds, i = 0 ... P - 1
+        z^s_b = sum over i with i mod k = b of  e_(i mod T) u^s_i        e = +1 or -1 with equal odds, i = 0 ... P - 1
 
-    E <z^s, z^r> = <u^s, u^r>. The error has a standard deviation of at most ||u^s|| ||u^r|| sqrt(2 / k), 0.8%, if the
-    squares of the entries are spread evenly over the k sums; it is zero if P <= k (Charikar, Chen and Farach-Colton,
-    2002; Weinberger et al., 2009). The projection is linear and the same in all processes and at all steps, so sums
-    over pieces, anchors and processes can be formed of sketches.
+    The signs within one sum are independent, so E <z^s, z^r> = <u^s, u^r>. The standard deviation of the error is about
+    ||u^s|| ||u^r|| sqrt(2 / k), 0.8%, if the squares of the entries are spread evenly over the k sums; the error is
+    zero if P <= k (Charikar, Chen and Farach-Colton, 2002; Weinberger et al., 2009). The projection is linear and the
+    same in all processes and at all steps, so sums over pieces, anchors and processes can be formed of sketches.
 
     Only parameters that decide the weights are part of it.
     """
 
     def __init__(self, parameters: Sequence[Tensor], objectives: int, decisive: Sequence[bool]) -> None:
         super().__init__(parameters, objectives, decisive)
+        self.staged = False  # gradients are projected as they are computed, so that no row is held
         chosen = [i for i, counts in enumerate(decisive) if counts]
         starts = torch.tensor([0, *(parameters[i].numel() for i in chosen)]).cumsum(0).tolist()
         self._starts = dict(zip(chosen, starts, strict=False))
-        self._signs: dict[int, Tensor] = {}
+        self._signs: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         self.blocks = [_SketchBlock(objectives, parameters[chosen[0]], chosen[0], min(WIDTH, starts[-1]))]
 
     def expect(self, masks: Callable[[], list[int]]) -> None:
@@ -67,8 +72,8 @@ class Sketch(Rows):
         if i in self._starts:
             for sums, entries, signs in self._pieces(i, row, flat):
                 sums.addcmul_(entries, signs, value=weight)
-        elif not torch.isfinite(flat.sum()):
-            row += flat.sum()  # NaN must be found although this parameter does not decide the weights
+        elif not finite(flat):
+            row += torch.nan  # it must be found although this parameter does not decide the weights
 
     def add_stacked(self, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times the sketches of all objectives' gradients, [S, *shape] per parameter or None."""
@@ -86,17 +91,19 @@ class Sketch(Rows):
 
     def _pieces(self, i: int, row: Tensor, flat: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield sums, the entries of one parameter that are added to them, and their signs."""
-        if i not in self._signs:
-            generator = torch.Generator().manual_seed(_SEED + i)
-            drawn = torch.randint(0, 2, (len(flat),), generator=generator, dtype=torch.int8)
-            self._signs[i] = drawn.to(flat).mul_(2.0).sub_(1.0)
-        signs, start, width = self._signs[i], self._starts[i], len(row)
-        first = 0
+        signs, position, width, first = self._signs_like(flat), self._starts[i], len(row), 0
         while first < len(flat):
-            bucket = (start + first) % width
-            last = min(len(flat), first + width - bucket)
-            yield row[bucket : bucket + last - first], flat[first:last], signs[first:last]
-            first = last
+            bucket, sign = (position + first) % width, (position + first) % SIGNS
+            size = min(len(flat) - first, width - bucket, SIGNS - sign)
+            yield row[bucket : bucket + size], flat[first : first + size], signs[sign : sign + size]
+            first += size
+
+    def _signs_like(self, flat: Tensor) -> Tensor:
+        kind = flat.dtype, flat.device
+        if kind not in self._signs:
+            drawn = torch.randint(0, 2, (SIGNS,), generator=torch.Generator().manual_seed(_SEED), dtype=torch.int8)
+            self._signs[kind] = drawn.to(flat).mul_(2.0).sub_(1.0)
+        return self._signs[kind]
 
 
 class _SketchBlock(Block):

@@ -13,10 +13,10 @@ from torch import Tensor
 from stimulus_moo._engine.account import Account
 from stimulus_moo._engine.accumulator import Accumulator
 from stimulus_moo._engine.compiled import evaluate_compiled
+from stimulus_moo._engine.culprit import find_culprit
 from stimulus_moo._engine.differentiation import full_precision, rowwise
 from stimulus_moo._engine.loss_forms import ALL_LOSSES, AnyRows, LossForm
-from stimulus_moo._engine.nonfinite import finite, non_finite_gradient, too_large
-from stimulus_moo._engine.norms import sq_norm_of
+from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.objective import Evaluated
 from stimulus_moo._engine.observation import Piece, Probe, WeightedSum
 from stimulus_moo._engine.precompiled import keep_buffers
@@ -28,7 +28,7 @@ from stimulus_moo._engine.store import Store
 from stimulus_moo.anchors.variance import Spread
 from stimulus_moo.data.batches import leading_size, split
 from stimulus_moo.data.partition import ALL
-from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption, NonFiniteError
+from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
 from stimulus_moo.estimators import Update
 
 if TYPE_CHECKING:
@@ -55,11 +55,10 @@ class Transaction:
                 f"{update.keep!r}, before={update.before!r}; start with both 0, and set remembers and two_point"
             )
         self.store, self.update, self.step, self.probe, self._snapshot = store, update, step, probe, snapshot
-        self.form = form  # which losses are differentiated
-        self.account = Account()
+        self.form, self.account = form, Account()
         self.objectives = 0  # S, once the losses were evaluated
         self.pending: AnyRows | None = None  # U_t
-        self._evaluated: list[Piece] = []  # the pieces of the batch
+        self.evaluated: list[Piece] = []  # the pieces of the batch
         self._masks: list[int] | None = None  # which objectives reach each parameter, if that was not known before
         self.products: Tensor | None = None  # Gramian of U_t, or squared norm of its one row, if it is known already
         self.accumulator: Accumulator | None = None  # the last one
@@ -103,13 +102,15 @@ class Transaction:
         store.spare = used[0] if used else store.spare
         store.rows = rows
         self.release()
+        if store.reducer is not None:
+            store.reducer.commit()
 
     def release(self) -> None:
-        """Let go of the rows of an update that is finished. Idempotent."""
+        """Let go of the rows of an update that was only looked at. Idempotent."""
         if self.store.reducer is not None:
-            self.store.reducer.commit()
+            self.store.reducer.proceed()
         self.pending = self.accumulator = None
-        self._evaluated = []
+        self.evaluated = []
 
     def layout(self) -> tuple[int, list[int]]:
         """Return S and, by parameter, the bit mask of the objectives that reach it, as far as it is known."""
@@ -139,7 +140,7 @@ class Transaction:
         if store.reducer is not None:
             store.reducer.roll_back(store)
         self.pending = self.accumulator = None
-        self._evaluated = []
+        self.evaluated = []
         if self.drops:
             store.rows = None
             logger.info("step %d was undone; its rows are lost, the estimator restarts at the next step", self.step)
@@ -169,7 +170,7 @@ class Transaction:
                 self._accumulate(piece, float(size), account, probe)
                 account.samples = account.gradients = account.seen
                 if self.form.weighted and not all(map(finite, self.rows.matrices())):
-                    raise self.blame([piece])
+                    raise find_culprit(self, [piece])
             if probe is not None and pair is not None and half:
                 anchor.spread = anchor.spread.add(pair, sum(sizes) * probe.end(sizes))
         spread = anchor.spread if reducer is None else reducer.sum(self, account, anchor.spread)
@@ -185,7 +186,7 @@ class Transaction:
 
     def _evaluate_batch(self, batch: Any) -> None:
         update, probe, reducer = self.update, self.probe, self.store.reducer
-        pieces = self._evaluated = self._cut(batch, halves=probe is not None and probe.halves)
+        pieces = self.evaluated = self._cut(batch, halves=probe is not None and probe.halves)
         own = sum(piece.size for piece in pieces)
         self._count(own)
         self.drops |= self.in_place and bool(update.now or update.before)  # else it only looks
@@ -195,8 +196,9 @@ class Transaction:
         # Among several processes each sums n_r times its mean; U_{t-1} is part of the sum if it is overwritten.
         factor = 1.0 if reducer is None else float(own)
         keep = update.keep * factor if self.in_place or reducer is None else 0.0
-        compiled = self.store.engine.name == "compiled" and len(pieces) == 1
-        if compiled and evaluate_compiled(self, batch, own, keep, factor):
+        engine, points = self.store.engine, 2 if update.look_back else 1
+        compiled = engine.compiles(self.store.objective.parameters, points, weighted=self.form.weighted)
+        if compiled and len(pieces) == 1 and evaluate_compiled(self, batch, own, keep, factor):
             if probe is not None:
                 probe.in_rows |= update.recursive and reducer is None
         else:
@@ -210,7 +212,7 @@ class Transaction:
         """Make U_t and the account those of all processes."""
         account = self.account
         if self.form.weighted and self.pending is not None and not all(map(finite, self.pending.matrices())):
-            raise self.blame()  # here, where it is known whose gradient it is
+            raise find_culprit(self, self.evaluated)  # here, where it is known whose gradient it is
         reducer.sum(self, account, Spread())
         if not account.seen:
             raise InvalidBatch(f"no rank has brought a sample to step {self.step}: every batch is empty or None")
@@ -303,7 +305,7 @@ class Transaction:
             if weight:
                 target.accumulate(graphs[0], weight)
         else:
-            self._add_row(target, graphs[0], weight, side)
+            self._add_row(piece, target, graphs[0], weight, side)
         account.add(evaluated.losses, piece.size)
 
     def _add_rows(
@@ -324,13 +326,14 @@ class Transaction:
             self.accumulator.side = None  # the probe frees its vectors
             target.settle()
 
-    def _add_row(self, target: AnyRows, loss: Tensor, weight: float, side: WeightedSum | None) -> None:
+    def _add_row(self, piece: Piece, target: AnyRows, loss: Tensor, weight: float, side: WeightedSum | None) -> None:
         """Differentiate one loss and add ``weight`` times its gradient."""
         objective = self.store.objective
         with full_precision(objective.devices):
             gradients = next(rowwise([loss], objective.parameters))
-        if side is not None and not all(gradient is None or finite(gradient) for gradient in gradients):
-            raise self.blame()
+        checks = side is not None or self.store.sharded  # sharded rows are summed over all processes at once
+        if checks and not all(gradient is None or finite(gradient) for gradient in gradients):
+            raise find_culprit(self, [piece])
         if side is not None:
             side.add_row(0, gradients)
         if isinstance(target, Row):
@@ -348,18 +351,3 @@ class Transaction:
         self.objectives = found
         if self.form.weighted and self._masks is None and not any(self.store.layout):
             self._masks = self.store.masks(evaluated.graphs)
-
-    def blame(self, pieces: Sequence[Piece] | None = None) -> NonFiniteError:
-        """Return the error for a non-finite gradient of lambda . F; single rows tell whose it is."""
-        objective = self.store.objective
-        lengths: list[float] = []
-        for swap in (nullcontext(), self.store.swap if self.update.look_back else None):
-            with swap or nullcontext():
-                for piece in self._evaluated if pieces is None else pieces:
-                    graphs = objective.evaluate(piece.content, self.step).graphs
-                    for s, row in enumerate(rowwise(graphs, objective.parameters)):
-                        found = [gradient for gradient in row if gradient is not None]
-                        if not all(map(finite, found)):
-                            return non_finite_gradient(s, self.step)
-                        lengths.append(sq_norm_of(found))
-        return too_large(objective.parameters[0].dtype, self.step, lengths.index(max(lengths)) % self.objectives)

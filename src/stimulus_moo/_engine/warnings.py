@@ -15,6 +15,15 @@ _LIBRARY = str(Path(__file__).parents[1])
 FAR_TOO_LONG = 10.0
 
 
+#: How often a loop without a safeguard is checked for far too long steps: at the first steps, then at one in so many.
+_FIRST, _EVERY = 16, 16
+
+
+def due_for_check(t: int) -> bool:
+    """Return whether step t is checked for its length."""
+    return t < _FIRST or t % _EVERY == 1
+
+
 class WarnOnce:
     """Gives each warning once.
 

@@ -98,7 +98,8 @@ class AllReduce:
         store, step = transaction.store, transaction.step
         self._step = self.group.step = step
         self._sketched = transaction.form.sketched
-        self._before = self._objectives, store.layout
+        if self._before is None:
+            self._before = self._objectives, store.layout
         if not self._compared:
             self._compare(fingerprint_of(store, transaction.update, step) | structure_of(batch))
             self._compared = True
@@ -174,6 +175,10 @@ class AllReduce:
             self._objectives, store.layout = self._before
             self._before = None
 
+    def proceed(self) -> None:
+        """Finish one of several evaluations of a step."""
+        self._awaited = True
+
     def commit(self) -> None:
         """Finish a step."""
         self._awaited, self._before = True, None
@@ -182,10 +187,10 @@ class AllReduce:
         """Forget everything the processes have agreed on."""
         self._objectives, self._compared, self._before = 0, False, None
 
-    def memory(self, estimate: MemoryEstimate, parameters: int) -> MemoryEstimate:
-        """Add the message, a copy of a small U."""
-        small = estimate.objectives * parameters <= BUCKET
-        return dataclasses.replace(estimate, transient=estimate.transient + (estimate.rows if small else 0))
+    def memory(self, estimate: MemoryEstimate, entries: int) -> MemoryEstimate:
+        """Add the message, a copy of a small U with so many entries."""
+        message = estimate.rows if entries <= BUCKET else 0
+        return dataclasses.replace(estimate, transient=estimate.transient + message)
 
     def _exchange(self, transaction: Transaction, head: Head, own: Rows | None) -> Head:
         """Sum the heads; raise where a process failed or is at another step; make room for what any has reached."""

@@ -66,7 +66,7 @@ class ReduceScatter(AllReduce):
         self._transaction = None
         super().roll_back(store)
 
-    def memory(self, estimate: MemoryEstimate, parameters: int) -> MemoryEstimate:
+    def memory(self, estimate: MemoryEstimate, entries: int) -> MemoryEstimate:
         """Divide the rows by the processes, and add the message of one row and what it is made of."""
         rows, staging = (-(-size // self.group.size) for size in (estimate.rows, estimate.staging))
         return dataclasses.replace(

@@ -8,16 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stimulus_moo import METHODS, PAPER_METHODS, InvalidOption
+import torch
+
+from stimulus_moo import METHODS, PAPER_METHODS, InvalidOption, MultiGradient
+from stimulus_moo.data.sources import as_source
 from stimulus_moo.lab.problem import Problem
+from stimulus_moo.methods import Settings, fixed
 
 
 @dataclass(frozen=True)
 class ExperimentSettings:
     """Settings of a run. Every field is also a command-line option.
 
-    A run ends after ``steps`` iterations or ``gradients`` evaluations, whichever comes first. ``n`` is the size of the
-    training set, the paper's "full" batch; None uses all samples. ``lr_of`` and ``sigma2_of`` override values for
+    A run ends after ``steps`` iterations, ``gradients`` evaluations, ``passes`` or ``seconds``, whichever comes first.
+    ``reweigh`` is as for ``fit``; methods with fixed weights do not use it. ``n`` is the size of the training set, the
+    paper's "full" batch; None uses all samples. ``lr_of`` and ``sigma2_of`` override values for
     single methods. ``guard=False`` runs the published methods unchanged, see ``fit``. ``files`` names other data in the
     same format: a folder with four IDX files for MultiMNIST (for example Fashion-MNIST), or an ARFF file for river
     flow, whose last ``targets`` columns are predicted.
@@ -30,6 +35,9 @@ class ExperimentSettings:
     guard: bool = True
     steps: int | None = None
     gradients: int | None = None
+    passes: int | None = None
+    seconds: float | None = None
+    reweigh: int | str = 1
     n: int | None = None
     epsilon: float | str = 1e-3
     sigma2: float | str = "auto"
@@ -62,7 +70,7 @@ class ExperimentSettings:
         """Return the keyword arguments of ``fit`` for a method.
 
         Raises:
-            InvalidOption: its step size is ``"auto"``, which the method does not support.
+            InvalidOption: its step size is ``"auto"``, or the method does not support this ``reweigh``.
         """
         lr = self.lr_of.get(method, self.lr)
         if lr == "auto" and not METHODS[method].takes_auto_lr:
@@ -70,13 +78,26 @@ class ExperimentSettings:
                 f"the step size of {method} must be a number, found 'auto'; give it one with --lr-of {method}=RATE"
             )
         options = ("epsilon", "sigma2", "c_gamma", "c_epsilon", "alpha", "beta", "gamma", "rho", "weights")
-        loop = ("steps", "gradients", "momentum", "batch_size", "period", "guard", "evaluate_every")
+        limits = ("steps", "gradients", "passes", "seconds")
+        loop = ("momentum", "batch_size", "period", "guard", "evaluate_every")
+        reweigh = 1 if METHODS[method].weighting is fixed else self.reweigh
+        _check_reweigh(method, reweigh)
         return {
             "method": method,
-            **{name: getattr(self, name) for name in (*loop, *options)},
+            **{name: getattr(self, name) for name in (*limits, *loop, *options)},
             "lr": lr,
+            "reweigh": reweigh,
             "sigma2": self.sigma2_of.get(method, self.sigma2),
         }
+
+
+def _check_reweigh(method: str, reweigh: int | str) -> None:
+    """Raise InvalidOption if a method does not support this ``reweigh``, before any data is loaded."""
+    if reweigh != 1:
+        any_data = as_source(torch.zeros(1, 1))
+        settings = Settings(source=any_data, lr=1.0, momentum=0.0, batch_size=1, period=1)
+        model = torch.nn.Linear(1, 1)
+        MultiGradient(model, lambda model, batch: (), METHODS[method].estimator(settings), reweigh=reweigh)
 
 
 #: Default methods of a comparison: those of the paper and the scalarisation baselines.

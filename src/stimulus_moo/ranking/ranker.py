@@ -47,6 +47,8 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         period: steps between two anchors; None for the square root of the number of queries.
         epochs: passes over the training queries by mini-batches; anchors are additional.
         max_gradients: stop after this number of per-query multi-gradients, including anchors.
+        max_passes: stop after this number of per-query derivatives of one scalar: one per label for a multi-gradient,
+            one for a weighted loss, as in scalarisation.
         preference: one positive number per label. Min-norm methods decrease the labels' losses in proportion to it
             where they conflict; scalarisation weights the losses by it. None treats all labels equally.
         bounds: ``{label: share}``: maximum relative loss of validation NDCG, compared with a model trained on this
@@ -67,10 +69,11 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         scorer_: the torch module, on scaled features.
         scaler_: the fitted ``Scaler``.
         history_: one record per step, as in ``stimulus_moo.fit``.
-        validation_: one record per measurement: step, samples, gradients, ndcg per label, floors_kept.
+        validation_: one record per measurement: step, samples, gradients, passes, ndcg per label, floors_kept.
         best_: record of the final model; empty without validation.
         floors_: minimum validation NDCG by bounded label.
-        samples_, gradients_: queries drawn, and per-query multi-gradient evaluations.
+        samples_, gradients_, passes_: queries drawn, per-query multi-gradient evaluations, and per-query derivatives of
+            one scalar.
         losses_, stationarity_: mean losses and Pareto stationarity of the final model over the training queries.
         lr_: the step size.
         stopped_: reason why training ended, as in ``stimulus_moo.fit``.
@@ -98,6 +101,7 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         period: int | None = None,
         epochs: int = 20,
         max_gradients: int | None = None,
+        max_passes: int | None = None,
         preference: Sequence[float] | None = None,
         bounds: Mapping[int, float] | None = None,
         early_stopping: int | str | None = None,
@@ -116,6 +120,7 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         self.period = period
         self.epochs = epochs
         self.max_gradients = max_gradients
+        self.max_passes = max_passes
         self.preference = preference
         self.bounds = bounds
         self.early_stopping = early_stopping
@@ -190,7 +195,7 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         self.scorer_, self.scaler_, self.n_labels_ = trained.scorer, scaler, labels.shape[1]
         self.history_, self.validation_, self.best_ = trained.history, trained.validation, trained.best
         self.floors_, self.lr_, self.stopped_ = floors, trained.lr, trained.stopped
-        self.samples_, self.gradients_ = trained.samples, trained.gradients
+        self.samples_, self.gradients_, self.passes_ = trained.samples, trained.gradients, trained.passes
         self.losses_, self.stationarity_ = trained.losses, trained.stationarity
 
     def _matrix(self, X: Any, *, reset: bool) -> Any:
@@ -224,6 +229,7 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
             period=self.period,
             epochs=positive_integer("epochs", self.epochs),
             max_gradients=self.max_gradients,
+            max_passes=self.max_passes,
             preference=self.preference,
             k=positive_integer("k", self.k),
             criterion=None if stop is None or isinstance(stop, str) else int(stop),

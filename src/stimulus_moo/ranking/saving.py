@@ -26,7 +26,7 @@ from stimulus_moo.training.files import write_whole
 
 FORMAT = "stimulus-moo ranker"
 VERSION = 1
-_RUN = ("samples_", "gradients_", "losses_", "stationarity_", "lr_", "stopped_", "best_", "floors_")
+_RUN = ("samples_", "gradients_", "passes_", "losses_", "stationarity_", "lr_", "stopped_", "best_", "floors_")
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,9 @@ def _ranker(content: Mapping[str, Any]) -> MultiLabelRanker:
         if not isinstance(names, list) or len(names) != features or not all(isinstance(name, str) for name in names):
             raise InvalidModelFile(f"feature_names that are not {features} names")
         ranker.feature_names_in_ = np.array(names, dtype=object)
+    run = {"passes_": None, **content["run"]}  # older files do not have it
     for name in _RUN:
-        setattr(ranker, name, _restored(content["run"][name]))
+        setattr(ranker, name, _restored(run[name]))
     return ranker
 
 

@@ -34,6 +34,7 @@ class Plan:
     period: int | None
     epochs: int
     max_gradients: int | None
+    max_passes: int | None
     preference: Sequence[float] | None
     k: int
     criterion: int | None
@@ -52,6 +53,7 @@ class Trained:
     best: dict[str, Any]
     samples: int
     gradients: int
+    passes: int
     losses: list[float]
     stationarity: float
     lr: float
@@ -88,6 +90,7 @@ def train(plan: Plan, data: QueryDataset, held_out: QueryDataset | None, floors:
             period=plan.period,
             steps=plan.epochs * every,
             gradients=plan.max_gradients,
+            passes=plan.max_passes,
             weighting=constraint or weighting,
             anchor_batch=size,
             collate_fn=QueryDataset.collate,
@@ -110,6 +113,7 @@ def train(plan: Plan, data: QueryDataset, held_out: QueryDataset | None, floors:
         best=best,
         samples=result.samples,
         gradients=result.gradients,
+        passes=result.passes,
         losses=final,
         stationarity=stationarity,
         lr=lr,

@@ -85,7 +85,7 @@ class Validation:
         value = self._value(found)
         if self.constraint is not None:
             self.constraint.measure(found.tolist())
-        counts = {name: record[name] for name in ("step", "samples", "gradients")}
+        counts = {name: record[name] for name in ("step", "samples", "gradients", "passes")}
         self.records.append({**counts, "ndcg": found.tolist(), "floors_kept": not value[0]})
         self._waited += 1
         if value > self._best_value:

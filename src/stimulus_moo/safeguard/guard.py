@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 
 from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.norms import distance
-from stimulus_moo._engine.proposal import Proposal, Step
+from stimulus_moo._engine.proposal import Proposal
+from stimulus_moo._engine.step import Step
 from stimulus_moo._engine.warnings import WarnOnce
 from stimulus_moo.errors import NotCopyable
 from stimulus_moo.multigradient import MultiGradient

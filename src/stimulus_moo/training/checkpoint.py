@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stimulus_moo.training.run import Run
 
 KIND = "stimulus-moo checkpoint"
-VERSION = 5
+VERSION = 6
 LOCK = ".checkpoints.lock"
 _NAME = re.compile(r"checkpoint-(\d{9,})\.pt")
 

@@ -14,19 +14,20 @@ from stimulus_moo.errors import MissingDependency, StateMismatch
 
 #: Type and dimension of the columns that ``fit`` records.
 _KINDS = {
-    **dict.fromkeys(("step", "samples", "gradients"), (torch.int64, 1)),
+    **dict.fromkeys(("step", "samples", "gradients", "passes"), (torch.int64, 1)),
     **dict.fromkeys(("losses", "weights"), (torch.float64, 2)),
-    **dict.fromkeys(("sq_norm", "lr"), (torch.float64, 1)),
+    **dict.fromkeys(("seconds", "sq_norm", "lr"), (torch.float64, 1)),
     "anchored": (torch.bool, 1),
 }
 
 
 class History:
-    """One record per step: step, samples, gradients, losses, weights, sq_norm, anchored, and the lr that was used.
+    """One record per step: step, samples, gradients, passes, seconds, losses, weights, sq_norm, anchored and lr.
 
+    Samples, gradients, passes and seconds are totals since the start of the run, and lr is the one that was used.
     If the model was evaluated after the step, the record also has ``stationarity`` and ``full_losses``, the losses over
     the evaluation data. The record of a skipped step (``on_nonfinite="skip"``) has ``skipped``, and its losses, weights
-    and sq_norm are NaN. Iterating gives the records as dicts. For two objectives a record takes 73 bytes.
+    and sq_norm are NaN. Iterating gives the records as dicts. For two objectives a record takes 89 bytes.
 
     >>> history = History()
     >>> history.add(step=0, samples=8, gradients=8, losses=[0.5, 0.7], weights=[0.4, 0.6], sq_norm=0.1, anchored=False)
@@ -103,7 +104,7 @@ class History:
             import pandas
         except ImportError:
             raise MissingDependency("History.frame() needs pandas: pip install 'stimulus-moo[lab]'") from None
-        names = ("step", "samples", "gradients", "anchored", "sq_norm", "lr", "stationarity")
+        names = ("step", "samples", "gradients", "passes", "seconds", "anchored", "sq_norm", "lr", "stationarity")
         flat = [
             {
                 **{name: row.get(name, math.nan) for name in names},
@@ -185,10 +186,12 @@ class Result:
         model: the trained model, at the last iterate.
         method: the method's name.
         history: one record per step.
-        steps, samples, gradients: counters over the whole run, including the parts before a resume.
+        steps, samples, gradients, passes: counters over the whole run, including the parts before a resume.
+        seconds: wall-clock time of all steps, including those before a resume, without evaluations and callbacks.
         losses: the S mean losses over the evaluation data at the end; empty if nothing was evaluated.
         stationarity: the Pareto stationarity there, or NaN.
-        stopped: why the run ended: ``"steps"``, ``"gradients"``, ``"tolerance"`` or ``"callback"``.
+        stopped: why the run ended: ``"steps"``, ``"gradients"``, ``"passes"``, ``"seconds"``, ``"tolerance"`` or
+            ``"callback"``.
         skipped: number of steps skipped because of NaN or infinity (``on_nonfinite="skip"``).
         picked, picked_at: the random-clock iterate by parameter name, and its iteration t, if ``mu`` was given.
         alone, shortened, taken_back: how often the guard acted, as for ``Safeguard``; 0 without it.
@@ -200,6 +203,8 @@ class Result:
     steps: int
     samples: int
     gradients: int
+    passes: int
+    seconds: float
     losses: list[float]
     stationarity: float
     stopped: str

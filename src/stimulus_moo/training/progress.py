@@ -19,8 +19,8 @@ class Progress:
 
     Attributes:
         step: the number of steps done.
-        record: the step's record of the history: step, samples, gradients, losses, weights, sq_norm, anchored, lr, and
-            stationarity if it was evaluated.
+        record: the step's record of the history: step, samples, gradients, passes, seconds, losses, weights, sq_norm,
+            anchored, lr, and stationarity if it was evaluated.
         model, multigradient, optimizer: the live objects.
     """
 
@@ -51,9 +51,9 @@ def progress_bar(title: str, total: int | None, show: bool | None) -> Iterator[C
     task = bar.add_task(title, total=total, note="")
 
     def move(progress: Progress) -> None:
-        losses, gradients = progress.record["losses"], progress.record["gradients"]
+        losses, passes = progress.record["losses"], progress.record["passes"]
         values = " ".join(f"{loss:.4g}" for loss in losses[:4]) + (" ..." if len(losses) > 4 else "")
-        bar.update(task, completed=progress.step, note=f"losses {values} | {gradients} gradients")
+        bar.update(task, completed=progress.step, note=f"losses {values} | {passes} passes")
 
     with bar:
         yield move

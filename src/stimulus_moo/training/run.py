@@ -1,12 +1,12 @@
-"""One training run of ``fit``: its steps, its evaluation, its limits and the state that a checkpoint holds."""
+"""One training run of ``fit``: its steps, its evaluation and the state that a checkpoint holds."""
 
 import copy
 import logging
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Self
+from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ from stimulus_moo.methods import Method, Settings
 from stimulus_moo.metrics import Measurement, measure_with
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim import DoG
-from stimulus_moo.options import positive_integer, real
 from stimulus_moo.safeguard import Safeguard
 from stimulus_moo.state import Stateful
 from stimulus_moo.training import checkpoint as checkpoints
@@ -40,20 +39,22 @@ from stimulus_moo.training.description import (
     shortened,
 )
 from stimulus_moo.training.history import History, Result
+from stimulus_moo.training.limits import COSTS
 from stimulus_moo.training.random_clock import RandomClock
-from stimulus_moo.training.state_checks import check_parts
+from stimulus_moo.training.state_checks import check_parts, check_seconds
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
 
-_ENDS = ("tolerance", "steps", "gradients", "callback")
+_ENDS = ("tolerance", *COSTS, "callback")
 _PLACES = ("source", "partition")  # settings that are not values
 
 
 class Run:
     """A training run, with one ``advance`` per step and arguments as for ``fit``.
 
-    ``method`` is built from ``settings``; ``engine_options`` are further arguments of ``MultiGradient``.
+    ``method`` is built from ``settings``; ``engine_options`` are further arguments of ``MultiGradient``. If ``timed``,
+    all processes count the seconds of the first, so that they end at the same step.
     """
 
     def __init__(
@@ -64,6 +65,9 @@ class Run:
         method: Method,
         *,
         guard: bool,
+        timed: bool = False,
+        reweigh: int | str = 1,
+        gramian: str = "exact",
         weighting: GramianToWeights | None = None,
         optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
@@ -74,11 +78,14 @@ class Run:
         self._shard: bool = engine_options.get("shard", False)
         self.group = find_group(engine_options.get("process_group"), self._shard)
         self.model, self.settings, self.method, self.evaluation = model, settings, method, evaluation
+        self._timed = timed
         self.multigradient = MultiGradient(
             model,
             _on_device(model, losses),
             method.estimator(settings),
             method.weighting(settings) if weighting is None else weighting,
+            reweigh=reweigh,
+            gramian=gramian,
             **engine_options,
         )
         parameters = self.multigradient.objective.parameters
@@ -95,6 +102,7 @@ class Run:
         self.history = History()
         self.batches = BatchPlan(settings.source, settings.batch_size, settings.seed, settings.partition)
         self.step = 0
+        self.seconds = 0.0  # of all steps, without evaluations and callbacks
         self.measured: Measurement | None = None  # at the current step
         self.stopped: str | None = None  # the limit that ended the run
         self._last: tuple[Any] | None = None  # the batch of the last step, which may be None
@@ -102,27 +110,27 @@ class Run:
         self._parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         self._parts["model"] = original(model)  # whose names do not tell whether it was compiled
         #: what decides the path of the run, described before it begins
-        self.described = self._describe(losses, guard=guard, mu=mu)
+        self.described = self._describe(losses, guard=guard, reweigh=reweigh, gramian=gramian, mu=mu)
 
-    def _describe(self, losses: Losses, *, guard: bool, mu: float | None) -> dict[str, Any]:
+    def _describe(self, losses: Losses, **options: Any) -> dict[str, Any]:
         objective, source = self.multigradient.objective, self.settings.source
         shared = [name for name, counts in zip(objective.names, objective.decisive, strict=True) if counts]
         return {
             "method": self.method.name,
             "n": len(source) if source.finite else None,
-            "guard": guard,
             **{name: _described(value) for name, value in vars(self.settings).items() if name not in _PLACES},
+            **{name: _described(value) for name, value in options.items()},
             "data": describe_data(source),
             "losses": describe(losses),
             "weighting": describe(self.multigradient.weighting),
             "shared": "all" if all(objective.decisive) else describe(shared),
             "optimizer": describe_optimizer(self.optimizer),
             "scheduler": None if self.scheduler is None else describe_scheduler(self.scheduler),
-            "mu": mu,
         }
 
     def advance(self, done: float = 0.0) -> None:
         """Take one step and record it; ``done`` is the fraction of the run that is done, if known."""
+        start = perf_counter()
         batch = self.batches.at(self.step)
         step = self.multigradient.backward(batch)
         self._last = (batch,)
@@ -136,12 +144,17 @@ class Run:
             self.optimizer.step()
             if self.scheduler is not None:
                 self.scheduler.step()
+        losses, weights = step.losses.tolist(), step.weights.tolist()  # an accelerator has finished the step then
+        spent = self.seconds + perf_counter() - start
+        self.seconds = self.group.broadcast(lambda: spent) if self._timed else spent
         self.history.add(
             step=self.step,
             samples=self.multigradient.samples,
             gradients=self.multigradient.gradients,
-            losses=step.losses.tolist(),
-            weights=step.weights.tolist(),
+            passes=self.multigradient.passes,
+            seconds=self.seconds,
+            losses=losses,
+            weights=weights,
             sq_norm=step.sq_norm.item(),
             anchored=step.anchored,
             lr=rate,
@@ -199,6 +212,8 @@ class Run:
             steps=self.step,
             samples=self.multigradient.samples,
             gradients=self.multigradient.gradients,
+            passes=self.multigradient.passes,
+            seconds=self.seconds,
             losses=[] if found is None else found.losses,
             stationarity=math.nan if found is None else found.stationarity,
             stopped=self.stopped or "",
@@ -213,6 +228,7 @@ class Run:
         return {
             "settings": dict(self.described),
             "step": self.step,
+            "seconds": self.seconds,
             "measured": None if self.measured is None else vars(self.measured).copy(),
             "stopped": self.stopped,
             **{name: None if part is None else part.state_dict() for name, part in self._parts.items()},
@@ -239,6 +255,7 @@ class Run:
                     "or use another folder"
                 )
         check_parts(state, self.described, self._parts)
+        check_seconds(state.get("seconds"))
         measured, stopped = _measurement(state["measured"]), state["stopped"]
         if not isinstance(stopped, str | None) or stopped not in (None, *_ENDS):
             raise StateMismatch(f"the checkpoint's stopped must be None or one of {_ENDS}, found {stopped!r}")
@@ -253,6 +270,7 @@ class Run:
                 part.load_state_dict(state[name])
         self.measured, self.stopped = measured, stopped
         self.settings.source.consumed, self.step = state["stream"], state["step"]
+        self.seconds = state["seconds"]
         checkpoints.set_random_state(state["random"], self.group.rank)
 
 
@@ -271,44 +289,6 @@ def take_over(run: Run, state: dict[str, Any]) -> None:
             raise
         found = f"{type(error).__name__}: {error}"
         raise StateMismatch(f"the checkpoint does not fit this run ({found}); use another folder") from error
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a run ends and how often it is evaluated, with arguments as for ``fit``; None is no limit."""
-
-    steps: int | None
-    gradients: int | None
-    tolerance: float | None
-    evaluate_every: int | None
-
-    @classmethod
-    def check(cls, steps: Any, gradients: Any, tolerance: Any, evaluate_every: Any, period: int | str) -> Self:
-        """Return checked limits; 1000 steps if there are none."""
-        if steps is None and gradients is None and tolerance is None:
-            steps = 1000
-        if tolerance is not None:
-            tolerance = real("tolerance", tolerance, low=0.0)
-            if evaluate_every is None:
-                evaluate_every = period if isinstance(period, int) else 100
-        counts = {"steps": steps, "gradients": gradients, "evaluate_every": evaluate_every}
-        checked = {name: None if value is None else positive_integer(name, value) for name, value in counts.items()}
-        return cls(tolerance=tolerance, **checked)
-
-    def done(self, run: Run) -> float:
-        """Return the fraction of the run that is done; 0 if only a tolerance ends it."""
-        steps = run.step / self.steps if self.steps else 0.0
-        return min(max(steps, run.multigradient.gradients / self.gradients if self.gradients else 0.0), 1.0)
-
-    def reached(self, run: Run) -> str | None:
-        """Return the name of the limit that was reached, or None."""
-        if self.tolerance is not None and run.measured is not None and run.measured.stationarity <= self.tolerance:
-            return "tolerance"
-        if self.steps is not None and run.step >= self.steps:
-            return "steps"
-        if self.gradients is not None and run.multigradient.gradients >= self.gradients:
-            return "gradients"
-        return None
 
 
 def _measurement(state: Any) -> Measurement | None:

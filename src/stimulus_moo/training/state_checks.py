@@ -5,6 +5,7 @@ the optimizer and the scheduler are compared with their own ``state_dict``: the 
 dtypes. Values of the right type are not judged, except that counts and rates are not negative.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,6 +57,11 @@ def check_count(value: Any, path: str) -> None:
     """Raise StateMismatch unless a value is an integer of at least 0, and not a bool."""
     right = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     _require(right, path, "0 or a positive integer", value)
+
+
+def check_seconds(value: Any) -> None:
+    """Raise StateMismatch unless a value is a finite float of at least 0."""
+    _require(isinstance(value, float) and 0.0 <= value < math.inf, "seconds", "a number of at least 0", value)
 
 
 def _require(right: bool, path: str, needed: str, found: Any) -> None:

@@ -58,12 +58,13 @@ class TensorBoardLogger:
 def _scalars(record: dict[str, Any]) -> dict[str, float]:
     """Return a record of the history as a dict from tag to scalar.
 
-    >>> _scalars({"step": 0, "samples": 8, "gradients": 8, "losses": [0.5], "weights": [1.0], "sq_norm": 0.25})
-    {'loss/0': 0.5, 'weight/0': 1.0, 'sq_norm': 0.25, 'samples': 8, 'gradients': 8}
+    >>> _scalars({"samples": 8, "gradients": 8, "passes": 16, "losses": [0.5], "weights": [1.0], "sq_norm": 0.25})
+    {'loss/0': 0.5, 'weight/0': 1.0, 'sq_norm': 0.25, 'samples': 8, 'gradients': 8, 'passes': 16}
     """
+    names = ("sq_norm", "lr", "samples", "gradients", "passes", "seconds", "stationarity")
     return {
         **{f"loss/{s}": value for s, value in enumerate(record["losses"])},
         **{f"weight/{s}": value for s, value in enumerate(record["weights"])},
         **{f"full_loss/{s}": value for s, value in enumerate(record.get("full_losses", ()))},
-        **{name: record[name] for name in ("sq_norm", "lr", "samples", "gradients", "stationarity") if name in record},
+        **{name: record[name] for name in names if name in record},
     }

@@ -15,7 +15,7 @@ from .conftest import call, settings_of
 def test_run_writes_the_run_directory_itself(place):
     result = call("run", "tiny", "--method", "mgd", "--seed", 2, "--steps", 3, "--out", "here")
     assert (settings_of(place / "here")["seed"], settings_of(place / "here")["steps"]) == (2, 3)
-    assert "tiny, mgd, seed 2: 3 steps, 192 samples, 192 gradients" in result.stderr
+    assert "tiny, mgd, seed 2: 3 steps, 192 samples, 192 gradients, 384 passes" in result.stderr
     assert "Training set: 64 samples; seed 2." in result.stdout
     assert "made up (synthetic: made by a program)" in result.stdout
     assert "kept in here" in result.stdout
@@ -80,7 +80,7 @@ def test_workers_do_not_change_a_run(place, monkeypatch):
     monkeypatch.setattr(arguments, "catalogue", lambda: ({"tiny": fetched}, {}))
     for workers in (0, 2):
         call("run", "tiny", "--method", "stimulus-m+", "--steps", 12, "--workers", workers, "--out", f"w{workers}")
-    assert (place / "w0/metrics.jsonl").read_bytes() == (place / "w2/metrics.jsonl").read_bytes()
+    assert fake_lab.metrics(place / "w0") == fake_lab.metrics(place / "w2")
     ours, theirs = (checkpoint.read(checkpoint.files(place / name)[0])["model"] for name in ("w0", "w2"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert "'--workers'" in call("run", "tiny", "--workers", "-1", code=2).stderr

@@ -2,6 +2,7 @@ import dataclasses
 import json
 
 import pytest
+import typer
 
 from stimulus_moo import METHODS
 from stimulus_moo.lab.cli import arguments
@@ -31,6 +32,9 @@ def test_every_setting_reaches_the_run(place):
         "guard": False,
         "steps": 2,
         "gradients": 999,
+        "passes": 5000,
+        "seconds": 60.0,
+        "reweigh": "anchor",
         "n": 32,
         "evaluate_every": 1,
         "epsilon": 0.1,
@@ -62,6 +66,42 @@ def test_lr_counts_for_every_method_also_those_with_their_own(place):
     call("run", "tiny", "--method", "moco", "--steps", 1, "--out", "given", "--lr", 0.2)
     assert json.loads((place / "own/summary.json").read_text())["lr"] == 0.01
     assert json.loads((place / "given/summary.json").read_text())["lr"] == 0.2
+
+
+def test_a_budget_of_passes_replaces_the_limits_of_the_experiment():
+    own = fake_lab.TINY
+    changed = experiment_settings(own, False, {"passes": 5}, ())
+    assert (changed.steps, changed.gradients, changed.passes) == (None, None, 5)
+    both = experiment_settings(own, False, {"seconds": 2.5, "steps": 7}, ())
+    assert (both.steps, both.seconds) == (7, 2.5)
+    assert experiment_settings(own, False, {"reweigh": 2}, ()).steps == own.settings.steps
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("passes", "0", "passes must be a positive integer, found 0"),
+        ("seconds", "0", "seconds must be a finite number above 0, found 0"),
+        ("seconds", "soon", "seconds must be a finite number, found 'soon'"),
+        ("reweigh", "0", "reweigh must be a positive integer, found 0"),
+        ("reweigh", "anchors", "reweigh must be a positive integer, 'anchor' or 'auto', found 'anchors'"),
+    ],
+)
+def test_bad_budgets_are_named(option, value, message):
+    with pytest.raises(typer.BadParameter, match=message):
+        OPTIONS[option].check(option, value)
+
+
+def test_a_comparison_at_equal_passes_charges_a_scalarisation_one(place):
+    said = call("compare", "tiny", "--methods", "smgd", "--seeds", 1, "--passes", 480, "--reweigh", 5, "--out", "x")
+    found = {run.method: run.summary for run in load_runs(place / "x")}
+    assert {method: summary["stopped"] for method, summary in found.items()} == dict.fromkeys(found, "passes")
+    assert {method: summary["steps"] for method, summary in found.items()} == {
+        "smgd": 50,  # of 8 samples, and of 16 passes at every fifth
+        "scalarisation": 60,
+        "scalarisation-adam": 60,
+    }
+    assert "Passes" in said.stdout
 
 
 def with_rates(monkeypatch, **rates):

@@ -22,16 +22,25 @@ def group(tasks: int, seeds: int = 2, **options: object) -> Group:
 def test_losses_have_a_panel_per_task_and_axis() -> None:
     figure = figures.loss_figure(group(2))
     assert figure is not None
-    assert len(figure.axes) == 6
+    assert len(figure.axes) == 10
     assert all(len(panel.lines) == len(METHODS) for panel in figure.axes)
     assert all(len(panel.collections) == len(METHODS) for panel in figure.axes)  # bands
-    assert [panel.get_xlabel() for panel in figure.axes[:3]] == ["Iterations", "Samples drawn", "Gradient evaluations"]
+    names = ["Iterations", "Samples drawn", "Gradient evaluations", "Passes", "Seconds"]
+    assert [panel.get_xlabel() for panel in figure.axes] == 2 * names
+
+
+def test_costs_that_were_not_recorded_have_no_panel() -> None:
+    older = group(2)
+    for run in older.runs:
+        for row in (*run.records, run.summary):
+            del row["passes"], row["seconds"]
+    assert [len(draw(older).axes) for draw in (figures.loss_figure, figures.stationarity_figure)] == [6, 3]
 
 
 def test_many_tasks_show_mean_and_worst() -> None:
     figure = figures.loss_figure(group(40, 1))
     assert figure is not None
-    assert [panel.get_title() for panel in figure.axes[::3]] == ["Mean over tasks", "Worst task"]
+    assert [panel.get_title() for panel in figure.axes[::5]] == ["Mean over tasks", "Worst task"]
 
 
 def test_one_seed_has_no_band_and_says_so() -> None:

@@ -31,7 +31,7 @@ VALUES = (None, "text", 7, [1, "a"], {"a": [1]}, math.nan, 1e300, 10**400, MISSI
 
 #: Fields whose entries may hold anything, and those where a number may also be a text.
 FREE = re.compile(r"(versions|machine|lr_of|resumed|settings)\..*|tables\.0\.(rows|columns)\..*")
-EITHER = re.compile(r"lr|period|epsilon|sigma2|skipped")
+EITHER = re.compile(r"lr|period|reweigh|epsilon|sigma2|skipped")
 
 
 @pytest.fixture(scope="module")

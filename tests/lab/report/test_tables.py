@@ -5,6 +5,9 @@ import math
 import pytest
 
 from stimulus_moo.lab.report import scores
+from stimulus_moo.lab.report.charts import Chart, experiment_charts
+from stimulus_moo.lab.report.curves import AXES, loss_curve
+from stimulus_moo.lab.report.data import experiment_data
 from stimulus_moo.lab.report.groups import Group, group_runs
 from stimulus_moo.lab.report.scores import Score
 from stimulus_moo.lab.report.tables import ablation_table, comparison_table, sample_table, test_tables
@@ -60,14 +63,57 @@ def test_error_metrics_are_better_when_lower() -> None:
 def test_sample_table_counts_as_the_paper_does(group: Group) -> None:
     table = sample_table(group)
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
-    assert rows["MGD"] == ["100", "12,800", "12,800", "100.0%"]
+    assert table.columns[-3:] == ("Share of MGD", "Passes", "Seconds")
+    assert rows["MGD"] == ["100", "12,800", "12,800", "100.0%", "25,600", "2.5 ± 1.0"]
     assert rows["SMGD"][1:3] == ["800", "800"]
+    assert rows["SMGD"][4] == "1,600"  # two tasks
+    assert rows["Scalarisation, SGD"][1:3] == ["800", "800"]
+    assert rows["Scalarisation, SGD"][4] == "800"  # one pass for the weighted loss
     assert rows["STIMULUS"][1:3] == ["2,000", "2,720"]  # 10 * 128 + 90 * 8 and 10 * 128 + 90 * 16
 
 
 def test_equal_budget_is_the_cheapest_run(group: Group) -> None:
     assert scores.equal_budget(group) == 800
     assert "Mean loss at 800 gradients" in comparison_table(group).columns
+
+
+def test_a_budget_in_passes_or_seconds_is_the_cost_of_the_comparison() -> None:
+    methods = ("smgd", "scalarisation")
+    for budget in ("passes", "seconds"):
+        group = group_runs(fake_runs(2, methods, 2, steps=100, **{budget: 900}))[0]
+        assert scores.cost_of(group) == budget
+    mixed = [*fake_runs(2, ("smgd",), 1, passes=900), *fake_runs(2, ("scalarisation",), 1)]
+    assert scores.cost_of(group_runs(mixed)[0]) == "gradients"
+    group = group_runs(fake_runs(2, methods, 2, steps=100, passes=900))[0]
+    assert scores.equal_budget(group) == 800  # of the scalarisation; SMGD has 1,600
+    assert "Mean loss at 800 passes" in comparison_table(group).columns
+    smgd, scalar = group.entries
+    at = scores.loss_at(smgd, "passes", 800)
+    assert at.mean == pytest.approx(scores.loss_at(smgd, "gradients", 400).mean)
+    assert scores.loss_at(scalar, "passes", 800).mean == scores.final_loss(scalar, scores.MEAN).mean
+    ours = group_runs(fake_runs(2, ("stimulus", "scalarisation"), 2, steps=100, passes=900))[0]
+    assert any("At equal cost (800 passes)" in sentence for sentence in verdict(ours).sentences)
+
+
+def test_runs_of_an_older_version_have_no_passes() -> None:
+    runs = fake_runs(2, ("mgd", "smgd"), 1, steps=20)
+    for run in runs:
+        for row in (*run.records, run.summary):
+            del row["passes"], row["seconds"]
+        run.summary["seconds"] = 1.0  # was in the summary alone
+    older = group_runs(runs)[0]
+    assert sample_table(older).columns[-2:] == ("Share of MGD", "Seconds")
+    assert "Passes" not in comparison_table(older).columns
+    assert loss_curve(older.entries[0], "passes") is None
+    assert loss_curve(older.entries[0], "seconds") is None
+    assert [axis for axis, _ in _axes_shown(older)] == ["iterations", "samples", "gradients"]
+    assert [axis for axis, _ in _axes_shown(group_runs(fake_runs(2, ("mgd",), 1, steps=20))[0])] == list(AXES)
+
+
+def _axes_shown(group: Group) -> list[tuple[str, str]]:
+    charts = [chart for chart in experiment_charts(group, experiment_data(group)) if isinstance(chart, Chart)]
+    (shown,) = {tuple(chart.axes) for chart in charts if chart.axes}
+    return list(shown)
 
 
 def test_loss_before_the_first_evaluation_is_not_invented(group: Group) -> None:

@@ -31,7 +31,7 @@ def copied(finished, tmp_path):
 
 def test_a_run_directory_holds_what_the_design_says(finished):
     names = {path.name.removesuffix(".sha256") for path in finished.iterdir()}
-    assert names - {".stimulus-moo.lock", "progress.json"} == {
+    assert names - {".stimulus-moo.lock"} == {
         "settings.json",
         "metrics.jsonl",
         "summary.json",

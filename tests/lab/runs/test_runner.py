@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -246,11 +247,65 @@ def test_the_global_random_state_is_the_caller_s(tmp_path):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_seconds_add_up_over_resumptions(tmp_path):
+@pytest.fixture
+def clock(monkeypatch):
+    """Let every step take exactly one second."""
+    ticks = itertools.count()
+    monkeypatch.setattr("stimulus_moo.training.run.perf_counter", lambda: float(next(ticks)))
+
+
+def test_seconds_of_steps_add_up_over_resumptions(tmp_path, clock):
     with pytest.raises(Crash):
         run_one(failing(60, crash), "stimulus", TINY.settings, 0, tmp_path, checkpoint_every=4)
-    (tmp_path / "progress.json").write_text('{"step": 4, "seconds": 1000.0}')
-    assert run_one(TINY, "stimulus", TINY.settings, 0, tmp_path, resume=True)["seconds"] > 1000
+    assert run_one(TINY, "stimulus", TINY.settings, 0, tmp_path, resume=True)["seconds"] == 40.0
+    (run,) = load_runs(tmp_path)
+    assert [record["seconds"] for record in run.records] == [float(step) for step in range(1, 41)]
+
+
+def test_a_run_ends_at_its_budget_of_seconds(tmp_path, clock):
+    summary = run_one(TINY, "smgd", TINY.settings.override({"seconds": 7.5}), 0, tmp_path)
+    assert (summary["stopped"], summary["steps"], summary["seconds"]) == ("seconds", 8, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "reweigh", "steps", "passes"),
+    [
+        ("smgd", 1, 19, 19 * 16),
+        ("smgd", 5, 31, 31 * 8 + 7 * 8),  # steps 0, 5, ..., 30 solve
+        ("scalarisation", 5, 38, 38 * 8),
+        ("mgd", "anchor", 3, 3 * 128),
+    ],
+)
+def test_a_budget_of_passes_charges_one_for_a_weighted_loss(tmp_path, method, reweigh, steps, passes):
+    summary = run_one(TINY, method, TINY.settings.override({"passes": 300, "reweigh": reweigh}), 0, tmp_path)
+    assert (summary["stopped"], summary["steps"], summary["passes"]) == ("passes", steps, passes)
+    (run,) = load_runs(tmp_path)
+    assert (run.settings["passes"], run.settings["reweigh"]) == (300, reweigh)
+    assert run.records[-1]["passes"] == passes
+
+
+def test_a_comparison_refuses_a_reweigh_that_a_method_does_not_support_before_it_starts(tmp_path):
+    settings = TINY.settings.override({"reweigh": 5})
+    with pytest.raises(InvalidOption, match="reweigh must be 1, 'anchor' or 'auto' with Recursive"):
+        compare(TINY, ["smgd", "stimulus"], settings, [0], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_complete_run_of_an_older_version_is_read_and_not_repeated(tmp_path):
+    run_one(TINY, "smgd", TINY.settings.override({"steps": 4, "evaluate_every": 2}), 0, tmp_path)
+    for name in ("settings.json", "summary.json"):
+        kept = json.loads((tmp_path / name).read_text())
+        older = {key: value for key, value in kept.items() if key not in ("passes", "seconds", "reweigh")}
+        (tmp_path / name).write_text(json.dumps(older))
+    lines = [json.loads(line) for line in metrics(tmp_path).splitlines()]
+    older = [json.dumps({key: value for key, value in line.items() if key != "passes"}) + "\n" for line in lines]
+    (tmp_path / "metrics.jsonl").write_text("".join(older))
+    (run,) = load_runs(tmp_path)
+    assert (run.settings["reweigh"], len(run.records), "passes" in run.records[0]) == (1, 4, False)
+    settings = TINY.settings.override({"steps": 4, "evaluate_every": 2})
+    assert run_one(TINY, "smgd", settings, 0, tmp_path, resume=True)["steps"] == 4
+    with pytest.raises(RunError, match="was started with reweigh = 1, now it is 2"):
+        run_one(TINY, "smgd", settings.override({"reweigh": 2}), 0, tmp_path, resume=True)
 
 
 def test_a_diverging_method_does_not_end_a_comparison(tmp_path):

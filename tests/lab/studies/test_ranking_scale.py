@@ -68,6 +68,10 @@ def test_without_lightgbm_the_table_says_so(monkeypatch):
     page = ranking_scale.run(TINY, 2, plain)
     (table,) = page["tables"]
     assert table["columns"][2:8] == ["mean", "worst", "label 0", "label 1", "label 2", "step size"]
+    assert table["columns"][8:] == ["queries drawn", "multi-gradients", "passes"]
+    drawn, gradients, passes = zip(*(row[8:] for row in table["rows"][:3]), strict=True)
+    assert passes[:2] == (3 * gradients[0], 3 * gradients[1])  # three labels
+    assert drawn[2] == gradients[2] == passes[2]  # the scalarisation
     assert [row[0] for row in table["rows"][:3]] == [METHODS[name].title for name in TINY["methods"]]
     assert [row[7] for row in table["rows"][:3]] == [0.1, 0.1, 0.1]  # 1e30 diverges or is far worse
     assert all(row[2:7] == ["not installed"] * 5 for row in table["rows"][3:])

@@ -77,6 +77,7 @@ def test_a_scalarisation_out_of_budget_reports_the_stationarity_left():
     assert not found["reached"]
     assert found["stationarity"] > 1e-12
     assert found["gradients"] == 400 + 64
+    assert found["passes"] == 400 + 2 * 64  # the check at the end takes both gradients
 
 
 def test_runs_that_reached_the_tolerance_rank_first():

@@ -57,7 +57,7 @@ def test_fit_says_what_it_consumed_and_keeps_its_options(place):
     said = call("fit", "train.txt", "--model", "m", "--method", "SMGD", "--hidden", "4,3", "--epochs", 2, "--seed", 5)
     ranker = load_ranker(place / "m").ranker
     assert (ranker.method, ranker.hidden, ranker.random_state, ranker.samples_) == ("smgd", [4, 3], 5, 60)
-    assert "60 queries drawn, 60 per-query multi-gradients" in said.stdout
+    assert "60 queries drawn, 60 multi-gradients, 60 passes" in said.stdout
     assert said.stdout.endswith("model: m\n")
 
 

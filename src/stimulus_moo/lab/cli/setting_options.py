@@ -81,6 +81,13 @@ def _period(name: str, text: str) -> int | str:
     return positive_integer_or_auto(name, _number(text))
 
 
+def _reweigh(name: str, text: str) -> int | str:
+    value = _number(text)
+    if isinstance(value, str) and value not in ("anchor", "auto"):
+        raise InvalidOption(f"{name} must be a positive integer, 'anchor' or 'auto', found {text!r}")
+    return value if isinstance(value, str) else positive_integer(name, value)
+
+
 def _sigma2(name: str, text: str) -> float | str:
     return text if text == "auto" else real(name, _number(text))
 
@@ -122,6 +129,21 @@ OPTIONS: dict[str, SettingOption] = {
     ),
     "steps": SettingOption(int, "Number of steps.", 1),
     "gradients": SettingOption(int, "Stop after this number of per-sample multi-gradient evaluations.", 1),
+    "passes": SettingOption(
+        int,
+        "Stop after this number of per-sample derivatives of one scalar, instead of at the experiment's own limits: a "
+        "multi-gradient takes one per task, a weighted loss one.",
+        1,
+    ),
+    "seconds": SettingOption(
+        float, "Stop after this time of training steps, instead of at the experiment's own limits.", 0, open_low=True
+    ),
+    "reweigh": SettingOption(
+        str,
+        "Solve for the weights at every step (1), every so many steps, at anchors (anchor) or when due (auto); they "
+        "are kept in between.",
+        parse=_reweigh,
+    ),
     "n": SettingOption(int, "Size of the training set.", 1),
     "files": SettingOption(
         str,
@@ -186,10 +208,13 @@ def experiment_settings(
     """Return an experiment's settings with the changes of the command line.
 
     A step size or variance given for all methods replaces the experiment's values for single methods. A method that
-    does not support the step size ``"auto"`` keeps its own value.
+    does not support the step size ``"auto"`` keeps its own value. A budget of passes or seconds replaces the
+    experiment's own limits, which count alike what costs one pass and what costs one per task.
     """
     changes = {**changes, **_pairs(pairs)}
     settings = experiment.settings.override(experiment.quick) if quick else experiment.settings
+    if {"passes", "seconds"} & changes.keys():
+        changes = {"steps": None, "gradients": None, **changes}
     for name in ("lr", "sigma2"):
         if name in changes:
             changes.setdefault(f"{name}_of", {})

@@ -85,7 +85,7 @@ def _facts(group: Group, note: str) -> Iterable[str]:
     many = f"{len(group.seeds)} seeds ({seeds}), mean ± standard deviation" if len(group.seeds) > 1 else f"seed {seeds}"
     sizes = {int(run.settings["n_train"]) for run in group.runs if run.settings.get("n_train")}
     samples = " or ".join(f"{size:,}" for size in sorted(sizes))
-    yield f"{note} Training set: {samples or 'unknown'} samples; {many}. Seconds are wall-clock, evaluations included."
+    yield f"{note} Training set: {samples or 'unknown'} samples; {many}. Seconds are wall-clock time of the steps."
     yield f"Data: {group.fact('data') or 'not named'}{' (synthetic: made by a program)' if group.synthetic else ''}."
     rates: dict[Any, list[str]] = {}
     for run in group.runs:

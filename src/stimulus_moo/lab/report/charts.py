@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stimulus_moo.lab.report.curves import smoothing_window, weight_curve
+from stimulus_moo.lab.report.curves import AXES, smoothing_window, weight_curve
 from stimulus_moo.lab.report.data import has_data
 from stimulus_moo.lab.report.groups import Group
 
@@ -23,7 +23,7 @@ class Chart:
         title, caption: text above the figure.
         panels: one panel per (column, name).
         columns: instead of panels, the (column, name) pairs to pick from.
-        axis: initial x axis, if it can be switched.
+        axis, axes: initial x axis, and the (axis, name) pairs to switch between.
         scale: initial y scale, if it can be switched.
     """
 
@@ -33,6 +33,7 @@ class Chart:
     panels: Sequence[tuple[int, str]] = ()
     columns: Sequence[tuple[int, str]] = ()
     axis: str | None = None
+    axes: Sequence[tuple[str, str]] = ()
     scale: str | None = None
 
 
@@ -53,18 +54,26 @@ def _loss_chart(tasks: Sequence[tuple[int, str]], data: Mapping[str, Any], band:
     if not has_data(data, "loss"):
         return "No training loss over the whole training set: there is no loss figure."
     caption, scale = f"Over the whole training set. {band}", "log" if data["log"] else "linear"
+    controls: dict[str, Any] = {"axis": "iterations", "axes": _axes(data, "loss"), "scale": scale}
     if len(tasks) <= PANELS:
-        return Chart("loss", "Training loss", caption, panels=tasks, axis="iterations", scale=scale)
+        return Chart("loss", "Training loss", caption, panels=tasks, **controls)
     columns = [(len(tasks), "Mean over tasks"), (len(tasks) + 1, "Worst task"), *tasks]
     title = f"Training loss, {len(tasks)} tasks"
-    return Chart("loss", title, caption, columns=columns, axis="iterations", scale=scale)
+    return Chart("loss", title, caption, columns=columns, **controls)
 
 
 def _stationarity_chart(data: Mapping[str, Any], band: str) -> Chart | str:
     if not has_data(data, "stationarity"):
         return "Stationarity was not evaluated: there is no stationarity figure."
     caption = f"The smallest squared norm of a weighted gradient: 0 at a Pareto-stationary point. {band}"
-    return Chart("stationarity", "Pareto stationarity", caption, axis="gradients", scale="log")
+    axes = _axes(data, "stationarity")
+    return Chart("stationarity", "Pareto stationarity", caption, axis="gradients", axes=axes, scale="log")
+
+
+def _axes(data: Mapping[str, Any], key: str) -> list[tuple[str, str]]:
+    """Return the x axes for which there are curves, with the first word of their labels."""
+    curves = [entry[key] for entry in data["entries"] if entry[key]]
+    return [(axis, label.split()[0]) for axis, label in AXES.items() if any(axis in found for found in curves)]
 
 
 def _radar_charts(tasks: Sequence[tuple[int, str]]) -> list[Chart]:

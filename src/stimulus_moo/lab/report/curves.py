@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 #: The x axes, with their labels.
-AXES = {"iterations": "Iterations", "samples": "Samples drawn", "gradients": "Gradient evaluations"}
+AXES = {
+    "iterations": "Iterations",
+    "samples": "Samples drawn",
+    "gradients": "Gradient evaluations",
+    "passes": "Passes",
+    "seconds": "Seconds",
+}
 
 #: Maximum number of points of a trace.
 MOST_POINTS = 1000
@@ -135,7 +141,10 @@ def wide_range(columns: Sequence[tuple[Curve, int]]) -> bool:
 
 
 def _column(run: RecordedRun, axis: str, key: str) -> tuple[Array, Array]:
+    """Return x and y of one run; nothing if its records do not have this axis, as in directories of older versions."""
     rows = evaluations(run, key)
+    if axis != "iterations" and any(row.get(axis) is None for row in rows):
+        rows = []
     x = np.array([row["step"] + 1 if axis == "iterations" else row[axis] for row in rows], dtype=np.float64)
     values = [row[key] if isinstance(row[key], list | tuple) else [row[key]] for row in rows]
     y = np.array([[np.nan if v is None else v for v in value] for value in values], dtype=np.float64)

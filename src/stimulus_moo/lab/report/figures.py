@@ -14,6 +14,7 @@ import numpy as np
 from stimulus_moo import MissingDependency
 from stimulus_moo.lab.report.curves import (
     AXES,
+    Curve,
     loss_curve,
     smooth,
     smoothing_window,
@@ -35,7 +36,7 @@ from stimulus_moo.lab.report.drawing import (
     text,
     used,
 )
-from stimulus_moo.lab.report.groups import Group, group_runs
+from stimulus_moo.lab.report.groups import Entry, Group, group_runs
 from stimulus_moo.lab.report.palette import style_named
 from stimulus_moo.lab.report.scores import normalised_losses
 from stimulus_moo.training.files import write_whole
@@ -78,27 +79,24 @@ def write_figures(runs: Iterable[RecordedRun], studies: Iterable[Mapping[str, An
 
 
 def loss_figure(group: Group) -> Figure | None:
-    """Draw the losses over the training set against iterations, samples and gradient evaluations, one row per task.
+    """Draw the losses over the training set against iterations and every cost that was recorded, one row per task.
 
     With more than four tasks the rows are the mean over tasks and the worst task.
     """
     names = [*group.tasks, "Mean over tasks", "Worst task"]
     rows = range(len(group.tasks)) if len(group.tasks) <= FEW else (len(names) - 2, len(names) - 1)
-    figure, panels = grid(len(rows), len(AXES), 4.3, 2.9)
-    drawn = False
-    for axis, column in zip(AXES, panels.T, strict=True):
-        curves = [(entry, loss_curve(entry, axis)) for entry in group.entries]
+    curves = _over_axes(group, loss_curve)
+    if not curves:
+        return None
+    figure, panels = grid(len(rows), len(curves), 4.3, 2.9)
+    for (axis, found), column in zip(curves.items(), panels.T, strict=True):
         for panel, row in zip(column, rows, strict=True):
-            drawn |= lines(panel, axis, [(entry, c, row) for entry, c in curves if c is not None])
+            lines(panel, axis, [(entry, curve, row) for entry, curve in found])
             panel.set(title=text(names[row]) if axis == "iterations" else "", ylabel="")
             if axis == "iterations":
                 panel.set_ylabel("Training loss")
             panel.set_xlabel(AXES[axis])
-    return (
-        finish(figure, f"{_named(group)}: loss over the whole training set ({about_band(group)})", group)
-        if drawn
-        else None
-    )
+    return finish(figure, f"{_named(group)}: loss over the whole training set ({about_band(group)})", group)
 
 
 def task_figure(group: Group) -> Figure | None:
@@ -115,14 +113,15 @@ def task_figure(group: Group) -> Figure | None:
 
 
 def stationarity_figure(group: Group) -> Figure | None:
-    """Draw the Pareto stationarity on a log scale against the three axes."""
-    figure, panels = grid(1, len(AXES), 4.3, 3.2)
-    drawn = False
-    for axis, panel in zip(AXES, panels.ravel(), strict=True):
-        curves = [(entry, stationarity_curve(entry, axis)) for entry in group.entries]
-        drawn |= lines(panel, axis, [(entry, curve, 0) for entry, curve in curves if curve is not None], log=True)
+    """Draw the Pareto stationarity on a log scale against iterations and every cost that was recorded."""
+    curves = _over_axes(group, stationarity_curve)
+    if not curves:
+        return None
+    figure, panels = grid(1, len(curves), 4.3, 3.2)
+    for (axis, found), panel in zip(curves.items(), panels.ravel(), strict=True):
+        lines(panel, axis, [(entry, curve, 0) for entry, curve in found], log=True)
         panel.set(xlabel=AXES[axis], ylabel="Stationarity" if axis == "iterations" else "")
-    return finish(figure, f"{_named(group)}: Pareto stationarity ({about_band(group)})", group) if drawn else None
+    return finish(figure, f"{_named(group)}: Pareto stationarity ({about_band(group)})", group)
 
 
 def weight_figure(group: Group) -> Figure | None:
@@ -228,6 +227,15 @@ def _figures(groups: Iterable[Group], studies: Iterable[Mapping[str, Any]]) -> I
     for study in studies:
         for i, chart in enumerate(study.get("charts") or ()):
             yield f"{_file(str(study.get('name')))}-{i + 1}", chart_figure(chart)
+
+
+def _over_axes(group: Group, curve_of: Callable[[Entry, str], Curve | None]) -> dict[str, list[tuple[Entry, Curve]]]:
+    """Return the curves of every axis for which there are any."""
+    found = {
+        axis: [(entry, curve) for entry in group.entries if (curve := curve_of(entry, axis)) is not None]
+        for axis in AXES
+    }
+    return {axis: curves for axis, curves in found.items() if curves}
 
 
 def _named(group: Group) -> str:

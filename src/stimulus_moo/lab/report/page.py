@@ -23,7 +23,6 @@ _DASHES = {
     "longdash": "11 3",
     "longdashdot": "11 3 2 3",
 }
-_AXES = (("iterations", "Iterations"), ("samples", "Samples"), ("gradients", "Gradients"))
 
 
 def page(groups: Sequence[Group], studies: Sequence[Mapping[str, Any]], plotly_js: str, name: str) -> str:
@@ -58,7 +57,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
-    environment.globals.update(dashes=_DASHES, axes=_AXES)
+    environment.globals.update(dashes=_DASHES)
     return environment
 
 

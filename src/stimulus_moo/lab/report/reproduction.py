@@ -21,10 +21,12 @@ _HEAD = """# Reproduction
 Every figure and table of the STIMULUS paper that this machine can run, and three claims it makes without showing them.
 `make reproduce` (resumable) writes this page from the run directories; no number is entered by hand. Losses are
 means over the whole training set of the experiment. `samples` counts each sample drawn once, `gradients` every
-per-sample evaluation of all gradients. The scalarisation baselines are plain SGD and Adam on the mean of the losses
+per-sample evaluation of all gradients, `passes` every per-sample derivative of one scalar: one per task for a
+multi-gradient, one for a weighted loss. The scalarisation baselines are plain SGD and Adam on the mean of the losses
 with the best learning rate of a grid; the paper has no such baseline. Verdicts follow from the rules in
 `lab/report/claims.py` and in each study: *holds* at the paper's settings, *holds with another step size*, or *does not
-hold*. Seconds are wall-clock time on a shared machine: compare gradient evaluations instead.
+hold*. Seconds are wall-clock time of the steps on a shared machine: compare gradient evaluations
+or, with the scalarisations, passes instead.
 """
 
 _LOOSE_ENDS = """## Details the paper leaves open, and our choices
@@ -97,7 +99,7 @@ def _experiment(name: str, claims: Sequence[Claim], blocks: Mapping[str, Group],
     if guarded is not None:
         title = f"### {_step(guarded)}, with the safeguard (not in the paper), {_seeds(guarded)}"
         lines += ["", title, "", _GUARDED, "", comparison_table(guarded).markdown(), ""]
-    lines += ["Samples and gradients:", "", sample_table(next(iter(blocks.values()))).markdown(), ""]
+    lines += ["Cost:", "", sample_table(next(iter(blocks.values()))).markdown(), ""]
     return "\n".join(lines)
 
 

@@ -67,7 +67,7 @@ def final_stationarity(entry: Entry) -> Score | None:
 
 
 def counter(entry: Entry, key: str) -> Score | None:
-    """Return the final ``samples``, ``gradients`` or ``seconds``, over seeds."""
+    """Return the final ``samples``, ``gradients``, ``passes`` or ``seconds``, over seeds."""
     return Score.of(last_count(run, key) for run in entry.runs)
 
 
@@ -100,12 +100,19 @@ def test_score(entry: Entry, metric: str, task: int | None) -> Score | None:
     return Score.of(values)
 
 
+def cost_of(group: Group) -> str:
+    """Return the cost at which methods are compared: passes or seconds with such a budget, else gradients."""
+    asked = (name for name in ("passes", "seconds") if all(run.settings.get(name) for run in group.runs))
+    return next(asked, "gradients")
+
+
 def equal_budget(group: Group) -> float | None:
-    """Return the number of gradient evaluations that every run reached, or None if all are equal to within 5 %.
+    """Return the cost, see ``cost_of``, that every run reached, or None if all are equal to within 5 %.
 
     It is the smallest total of the methods that did not diverge.
     """
-    found = [last_count(run, "gradients") for entry in group.entries if not entry.diverged for run in entry.runs]
+    cost = cost_of(group)
+    found = [last_count(run, cost) for entry in group.entries if not entry.diverged for run in entry.runs]
     totals = [total for total in found if total]
     return min(totals) if totals and max(totals) > 1.05 * min(totals) else None
 

@@ -60,8 +60,9 @@ def comparison_table(group: Group) -> Table:
     if len(group.tasks) > 3:
         columns.append(("Loss, worst task", _loss(WORST), False))
     if budget is not None:
-        at = f"Mean loss at {budget:,.0f} gradients"
-        columns.append((at, lambda entry: scores.loss_at(entry, "gradients", budget), False))
+        cost = scores.cost_of(group)
+        at = f"Mean loss at {budget:,.0f} {cost}"
+        columns.append((at, lambda entry: scores.loss_at(entry, cost, budget), False))
     columns.append(("Stationarity", scores.final_stationarity, False))
     for metric in scores.test_metrics(group):
         columns.append((f"Test {metric}", _test(metric, None), metric in scores.HIGHER_IS_BETTER))
@@ -74,19 +75,24 @@ def comparison_table(group: Group) -> Table:
 
 
 def sample_table(group: Group) -> Table:
-    """Return the cost of each method: iterations, samples, gradient evaluations, and their ratio to MGD's."""
+    """Return the cost of each method: iterations, samples, gradients, their ratio to MGD's, passes and seconds."""
     mgd = next((e for e in group.entries if e.method == "mgd" and not e.diverged), None)
     whole = scores.counter(mgd, "gradients") if mgd else None
+    others = {name: key for name, key in _TRUE_COSTS.items() if any(scores.counter(e, key) for e in group.entries)}
     rows = []
     for entry in group.entries:
         spent = scores.counter(entry, "gradients")
         row = [_name(entry), _count(scores.iterations(entry)), _count(scores.counter(entry, "samples")), _count(spent)]
         if whole is not None:
             row.append(Cell(f"{spent.mean / whole.mean:.1%}", spent.mean / whole.mean) if spent else _MISSING)
-        rows.append(tuple(row))
-    columns = ("Method", "Iterations", "Samples drawn", "Gradient evaluations", *(("Share of MGD",) if whole else ()))
-    note = "Samples count each sample drawn once; gradient evaluations count both points of a recursive step."
-    return Table("Sample counts", columns, tuple(rows), note)
+        rows.append((*row, *(_count(scores.counter(entry, key)) for key in others.values())))
+    share = ("Share of MGD",) if whole else ()
+    columns = ("Method", "Iterations", "Samples drawn", "Gradient evaluations", *share, *others)
+    note = (
+        "Samples count each sample drawn once; gradient evaluations count both points of a recursive step. Passes "
+        "count derivatives of one scalar: one per task for a multi-gradient, one for a weighted loss."
+    )
+    return Table("Cost", columns, tuple(rows), note)
 
 
 def ablation_table(group: Group, steps: Sequence[int] = ABLATION_STEPS) -> Table | None:
@@ -123,7 +129,8 @@ def test_tables(group: Group) -> list[Table]:
     return found
 
 
-_COUNTERS = {"Samples": "samples", "Gradients": "gradients", "Seconds": "seconds"}
+_TRUE_COSTS = {"Passes": "passes", "Seconds": "seconds"}
+_COUNTERS = {"Samples": "samples", "Gradients": "gradients", **_TRUE_COSTS}
 _MISSING = Cell("—", note="not measured")
 
 

@@ -37,11 +37,12 @@ def verdict(group: Group) -> Verdict:
         )
     best, score = final[0]
     sentences.append(f"Lowest mean training loss at the end: {best.label}, {_words(score)}.")
-    budget = scores.equal_budget(group)
-    labels += _against(final, "at the end" if budget else "at the end, and at equal cost", sentences)
+    budget, cost = scores.equal_budget(group), scores.cost_of(group)
+    named = "gradient evaluations" if cost == "gradients" else cost
+    labels += _against(final, "at the end" if budget else f"at the end, and at equal cost in {named}", sentences)
     if budget is not None:
-        equal = _ranked(group, lambda entry: scores.loss_at(entry, "gradients", budget))
-        labels += _against(equal, f"at equal cost ({budget:,.0f} gradient evaluations)", sentences)
+        equal = _ranked(group, lambda entry: scores.loss_at(entry, cost, budget))
+        labels += _against(equal, f"at equal cost ({budget:,.0f} {named})", sentences)
     if not labels:
         return Verdict("no comparison", tuple(sentences))
     return Verdict(labels[0] if len(set(labels)) == 1 else "mixed", tuple(sentences))

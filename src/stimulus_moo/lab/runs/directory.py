@@ -4,7 +4,7 @@ A run is one method and one seed of one experiment. Its directory holds
 
 - ``settings.json``: the requested settings, versions, machine, data and tasks; written first;
 - ``metrics.jsonl``: one line per step, in order; only appended to during the run;
-- ``checkpoint-*.pt``: checkpoints of ``fit``, and ``progress.json``, the seconds spent up to the last one;
+- ``checkpoint-*.pt``: checkpoints of ``fit``;
 - ``summary.json``: the last record, the final losses, stationarity and test metrics; written last, so it marks a
   complete run.
 
@@ -26,8 +26,10 @@ import torch
 import stimulus_moo
 from stimulus_moo.lab.runs.storage import RunError, plain, read_json
 
-SETTINGS, METRICS, SUMMARY, PROGRESS = "settings.json", "metrics.jsonl", "summary.json", "progress.json"
+SETTINGS, METRICS, SUMMARY = "settings.json", "metrics.jsonl", "summary.json"
 CELLS, STUDY = "cells.jsonl", "study.json"
+#: Settings that older directories do not have, with the value that they had there.
+ADDED: Mapping[str, Any] = {"reweigh": 1}
 
 
 def run_folder(out: Path, experiment: str, method: str, seed: int) -> Path:
@@ -95,7 +97,7 @@ def occupied(folder: Path) -> RunError:
 def check_same(folder: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Raise RunError, naming the first difference, unless the stored settings equal the requested ones."""
     for name, wanted in plain(asked).items():
-        found = kept.get(name)
+        found = kept.get(name, ADDED.get(name))
         if isinstance(wanted, dict) and isinstance(found, dict):
             for key in sorted({*wanted, *found}):
                 _check_value(folder, f"{name}[{key!r}]", found.get(key), wanted.get(key))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stimulus_moo import METHODS, InvalidOption, StimulusWarning
-from stimulus_moo.lab.runs.directory import METRICS, SETTINGS, STUDY, SUMMARY
+from stimulus_moo.lab.runs.directory import ADDED, METRICS, SETTINGS, STUDY, SUMMARY
 from stimulus_moo.lab.runs.schema import record_problem, settings_problem, study_problem, summary_problem
 from stimulus_moo.lab.runs.storage import RunError, read_json, read_lines
 
@@ -62,7 +62,7 @@ def load_runs(folder: str | Path) -> list[RecordedRun]:
             _warn(f"{path} does not hold the settings of a run; it is left out")
             continue
         try:
-            runs.append(_load_run(path.parent, settings))
+            runs.append(_load_run(path.parent, {**ADDED, **settings}))
         except RunError as error:
             _warn(f"{error}; the run is left out")
     order = list(METHODS)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from stimulus_moo import Progress, StimulusWarning
-from stimulus_moo.lab.runs.directory import METRICS, PROGRESS, SETTINGS, now, versions
+from stimulus_moo.lab.runs.directory import METRICS, SETTINGS, now, versions
 from stimulus_moo.lab.runs.reading import read_records
-from stimulus_moo.lab.runs.storage import Appender, RunError, plain, read_json, write_json, write_lines
+from stimulus_moo.lab.runs.storage import Appender, plain, read_json, write_json, write_lines
 
-_RECORD = ("step", "samples", "gradients", "losses", "weights", "sq_norm", "anchored", "lr")
+_RECORD = ("step", "samples", "gradients", "passes", "seconds", "losses", "weights", "sq_norm", "anchored", "lr")
 _SOMETIMES = ("skipped", "stationarity", "full_losses")
 
 
@@ -33,8 +32,6 @@ class Recorder:
     def __init__(self, folder: Path, description: dict[str, Any], every: int) -> None:
         self._folder, self._description, self._every = folder, description, every
         self._lines: Appender | None = None
-        self._start = time.perf_counter()
-        self._before = 0.0
         self.last: dict[str, Any] = {}
 
     def __call__(self, told: Progress) -> None:
@@ -45,12 +42,6 @@ class Recorder:
         lines.append(line(told.record))
         if told.step % self._every == 0:
             lines.sync()
-            write_json(self._folder / PROGRESS, {"step": told.step, "seconds": self.seconds})
-
-    @property
-    def seconds(self) -> float:
-        """Wall-clock seconds of training and evaluation, including the time before a resumption."""
-        return self._before + time.perf_counter() - self._start
 
     def begin(self) -> None:
         """Write the settings, or record in them that the run was resumed."""
@@ -66,13 +57,13 @@ class Recorder:
         """Flush everything to disk after a signal. ``fit`` has already saved its checkpoint."""
         if self._lines is not None:
             self._lines.sync()
-            write_json(self._folder / PROGRESS, {"step": self.last["step"] + 1, "seconds": self.seconds})
 
     def finish(self, history: Iterable[dict[str, Any]], evaluate_every: int | None) -> dict[str, Any]:
         """Rewrite the metrics after the last step, and return the last record.
 
         The last line receives the final evaluation, and damaged lines are restored from the history in the checkpoint.
-        Evaluations caused only by an interruption are removed, so the file equals that of an uninterrupted run.
+        Evaluations caused only by an interruption are removed, so the file equals that of an uninterrupted run, except
+        for the seconds.
         """
         if self._lines is None:  # resumed after the last step, before the summary
             self._take_over(None)
@@ -121,14 +112,6 @@ class Recorder:
             )
         if problems or len(kept) != len(records):
             write_lines(path, map(line, kept))
-        self._before = 0.0 if first == 0 else self._seconds_before()
-
-    def _seconds_before(self) -> float:
-        try:
-            return float((read_json(self._folder / PROGRESS) or {}).get("seconds") or 0.0)
-        except (RunError, TypeError, ValueError, OverflowError):
-            _warn(f"{self._folder / PROGRESS} is damaged; the time before this resumption is not counted")
-            return 0.0
 
 
 class Bystander(Recorder):

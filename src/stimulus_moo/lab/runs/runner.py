@@ -66,8 +66,8 @@ def run_one(
         resume: continue an existing run, or start a new one; a complete run is not repeated.
         data: the data folder.
         progress: display of the run.
-        checkpoint_every: steps between two checkpoints; default a tenth of the steps, at most 1000, or 25 if only the
-            number of gradients is limited.
+        checkpoint_every: steps between two checkpoints; default a tenth of the steps, at most 1000, or 25 if the
+            number of steps is not limited.
         workers, on_nonfinite: as for ``fit``.
 
     Raises:

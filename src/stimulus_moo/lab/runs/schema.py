@@ -66,9 +66,11 @@ _SETTINGS: dict[str, Check] = {
     "method": _text,
     "seed": _count,
     **dict.fromkeys(("title", "claim", "started", "files"), _text),
-    **dict.fromkeys(("batch_size", "steps", "gradients", "n", "evaluate_every", "targets", "threads"), _count),
-    **dict.fromkeys(("momentum", "c_gamma", "c_epsilon", "alpha", "beta", "gamma", "rho"), _number),
-    **dict.fromkeys(("lr", "period", "epsilon", "sigma2"), _number_or_text),
+    **dict.fromkeys(
+        ("batch_size", "steps", "gradients", "passes", "n", "evaluate_every", "targets", "threads"), _count
+    ),
+    **dict.fromkeys(("momentum", "seconds", "c_gamma", "c_epsilon", "alpha", "beta", "gamma", "rho"), _number),
+    **dict.fromkeys(("lr", "period", "reweigh", "epsilon", "sigma2"), _number_or_text),
     **dict.fromkeys(("lr_of", "sigma2_of"), _dict_of(_number_or_text)),
     **dict.fromkeys(("versions", "machine"), _dict_of(_scalar)),
     "guard": _flag,
@@ -77,9 +79,9 @@ _SETTINGS: dict[str, Check] = {
     **_FACTS,
 }
 _RECORD: dict[str, Check] = {
-    **dict.fromkeys(("step", "samples", "gradients"), _count),
+    **dict.fromkeys(("step", "samples", "gradients", "passes"), _count),
     **dict.fromkeys(("losses", "weights", "full_losses"), _NUMBERS),
-    **dict.fromkeys(("sq_norm", "stationarity", "lr"), _number),
+    **dict.fromkeys(("seconds", "sq_norm", "stationarity", "lr"), _number),
     **dict.fromkeys(("anchored", "skipped"), _flag),
 }
 _SUMMARY: dict[str, Check] = {
@@ -88,7 +90,6 @@ _SUMMARY: dict[str, Check] = {
     **dict.fromkeys(("experiment", "method", "stopped", "error"), _text),
     **dict.fromkeys(("seed", "steps", "alone", "shortened", "taken_back"), _count),
     "skipped": lambda value: _flag(value) or _count(value),
-    "seconds": _number,
     "lr": _number_or_text,
     "test": _dict_of(lambda value: value is None or _NUMBERS(value)),
     "diverged": _flag,

@@ -68,8 +68,9 @@ class Training:
         first = is_first()
         kind = Recorder if first else Bystander
         recorder = kind(self.out, describe({**self.asked(), **about, **found}), self.every)
+        total = None if self._limit is None else getattr(self.settings, self._limit)
         if progress is not None:
-            progress.begin(f"{METHODS[self.method].title}, seed {self.seed}", self._total)
+            progress.begin(f"{METHODS[self.method].title}, seed {self.seed}", total)
         with deferred(lambda: _say_stopping(progress)) as stop:
             try:
                 ended = self._fit(problem, recorder, stop, resume, progress)
@@ -99,7 +100,7 @@ class Training:
 
         def show(told: Progress) -> bool:
             if progress is not None:
-                done = told.step if self.settings.steps else told.record["gradients"]
+                done = told.step if self._limit in (None, "steps") else told.record[self._limit]
                 progress.show(done, told.record["losses"])
             return stop.number is not None
 
@@ -123,10 +124,10 @@ class Training:
             last = recorder.diverge()
             steps = last["step"] + 1 if last else 0
             return {
+                "seconds": 0.0,
                 **last,
                 "steps": steps,
                 "stopped": "diverged",
-                "seconds": recorder.seconds,
                 "diverged": True,
                 "error": str(error),
             }
@@ -143,14 +144,17 @@ class Training:
             "alone": result.alone,
             "shortened": result.shortened,
             "taken_back": result.taken_back,
-            "seconds": recorder.seconds,
+            "seconds": result.seconds,
             "test": problem.test(problem.model) if problem.test and is_first() else {},
             "diverged": False,
         }
 
     @property
-    def _total(self) -> int | None:
-        return self.settings.steps or self.settings.gradients
+    def _limit(self) -> str | None:
+        """The limit that the progress bar shows."""
+        return next(
+            (name for name in ("steps", "gradients", "passes", "seconds") if getattr(self.settings, name)), None
+        )
 
 
 def _facts(problem: Problem) -> dict[str, Any]:

@@ -51,12 +51,12 @@ class Watch:
         if self._bars is not None:
             self._bars.stop()
 
-    def begin(self, title: str, total: int | None) -> None:
-        """Add a bar for a run; ``total`` is its number of steps or gradient evaluations."""
+    def begin(self, title: str, total: float | None) -> None:
+        """Add a bar for a run; ``total`` is its limit: a number of steps, gradients, passes or seconds."""
         if self._bars is not None:
             self._one = self._bars.add_task(title, total=total, note="")
 
-    def show(self, done: int, losses: list[float]) -> None:
+    def show(self, done: float, losses: list[float]) -> None:
         """Update the bar of the run."""
         if self._bars is not None and self._one is not None:
             self._bars.update(self._one, completed=done, note=f"loss {_some(losses)}")
@@ -93,7 +93,8 @@ def run_line(summary: dict[str, Any]) -> str:
     events = f" ({', '.join(noted)})" if noted else ""
     return (
         f"{name}: {summary['steps']:,} steps{events}, {summary['samples']:,} samples, "
-        f"{summary['gradients']:,} gradients, training losses {_some(summary['full_losses'] or [])}, "
+        f"{summary['gradients']:,} gradients, {summary['passes']:,} passes, "
+        f"training losses {_some(summary['full_losses'] or [])}, "
         f"stationarity {_number(summary['stationarity'])}, {summary['seconds']:.1f} s"
     )
 

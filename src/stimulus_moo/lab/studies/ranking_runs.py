@@ -80,13 +80,14 @@ def train(settings: Mapping[str, Any], data: str, method: str, seed: int, lr: fl
             **{**options.for_method(method), "lr": lr, "evaluate_every": None},
         )
     except NonFiniteError:
-        return {"losses": None, "stationarity": None, "samples": None, "gradients": None, "ndcg": None}
+        return dict.fromkeys(("losses", "stationarity", "samples", "gradients", "passes", "ndcg"))
     assert problem.test is not None
     return {
         "losses": result.losses,
         "stationarity": result.stationarity,
         "samples": result.samples,
         "gradients": result.gradients,
+        "passes": result.passes,
         "ndcg": problem.test(problem.model)[NDCG],
     }
 

@@ -16,7 +16,7 @@ from stimulus_moo.lab.experiments.ranking import SETTINGS
 from stimulus_moo.lab.report.palette import FAMILY
 from stimulus_moo.lab.studies.lambdarank import NOT_INSTALLED, installed
 from stimulus_moo.lab.studies.ranking_runs import boosted, finished, load, tuned
-from stimulus_moo.lab.studies.sheet import chart, dots, page, table
+from stimulus_moo.lab.studies.sheet import chart, dots, mean_or_none, page, table
 from stimulus_moo.lab.study import Cell, Study, verdict
 
 #: The data sets, with their names in texts.
@@ -125,14 +125,15 @@ def _table(data: str, labels: Sequence[str], runs: Runs, boosters: Boosters) -> 
     for method, (lr, found) in runs.items():
         stationarity = _mean(runs, method)
         if stationarity is None:
-            rows.append([METHODS[method].title, None, *["diverged"] * (2 + len(labels)), lr, None, None])
+            rows.append([METHODS[method].title, None, *["diverged"] * (2 + len(labels)), lr, None, None, None])
             continue
-        counters = [round(fmean(run[name] for run in found)) for name in ("samples", "gradients")]
+        counters = [mean_or_none([run.get(name) for run in found]) for name in ("samples", "gradients", "passes")]
         rows.append([METHODS[method].title, stationarity, *_scores([run["ndcg"] for run in found]), lr, *counters])
     for name, scores in boosters.items():
         cells = [NOT_INSTALLED] * (2 + len(labels)) if scores is None else _scores(scores)
-        rows.append([name, None, *cells, None, None, None])
-    columns = ["ranker", "stationarity", "mean", "worst", *labels, "step size", "queries drawn", "multi-gradients"]
+        rows.append([name, None, *cells, None, None, None, None])
+    costs = ("queries drawn", "multi-gradients", "passes")
+    columns = ["ranker", "stationarity", "mean", "worst", *labels, "step size", *costs]
     return table(f"Stationarity, and NDCG@10 of held-out queries per label: {SETS[data]}", columns, rows)
 
 

@@ -91,9 +91,13 @@ def scalarise(
     tolerance = settings["tolerance"]
     result = _train(problem, method, seed, lr=lr, steps=steps, tolerance=tolerance, scheduler=decay)
     if result is None:
-        return {"reached": False, "gradients": budget, "stationarity": None}
-    reached = result.stationarity <= tolerance
-    return {"reached": reached, "gradients": result.gradients + n, "stationarity": result.stationarity}
+        return {"reached": False, "gradients": budget, "passes": None, "stationarity": None}
+    return {
+        "reached": result.stationarity <= tolerance,
+        "gradients": result.gradients + n,
+        "passes": result.passes + len(problem.tasks) * n,
+        "stationarity": result.stationarity,
+    }
 
 
 def _problem(settings: Mapping[str, Any], n: int, seed: int) -> Problem:

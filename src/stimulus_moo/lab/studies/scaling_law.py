@@ -9,7 +9,7 @@ from typing import Any
 from stimulus_moo import METHODS
 from stimulus_moo.lab.studies.least_squares import power_law
 from stimulus_moo.lab.studies.scaling_counts import EXACT, counted, tuned
-from stimulus_moo.lab.studies.sheet import band, chart, curve, mean, page, table
+from stimulus_moo.lab.studies.sheet import band, chart, curve, mean, mean_or_none, page, table
 from stimulus_moo.lab.study import Cell, Study, verdict
 
 #: Step sizes 1 / (2 L), with L of a single sample's loss, as in the proofs, or of the mean loss, which is larger.
@@ -169,10 +169,11 @@ def _tuned(settings: Mapping[str, Any], baselines: Baselines) -> dict[str, Any]:
         left = [one["stationarity"] for one in runs if one["stationarity"] is not None]
         choice = [METHODS[method].title, n, found["lr"], found["schedule"]]
         reached = [sum(one["reached"] for one in runs), len(runs)]
-        rows.append([*choice, *reached, round(mean([one["gradients"] for one in runs])), max(left, default=None)])
+        costs = [mean_or_none([one.get(name) for one in runs]) for name in ("gradients", "passes")]
+        rows.append([*choice, *reached, *costs, max(left, default=None)])
     return table(
         f"Scalarisation (mean loss), tuned on seed 0, with up to {settings['budget']:g} times STIMULUS's evaluations",
-        ["method", "n", "lr", "schedule", "reached", "of", "evaluations", "largest stationarity left"],
+        ["method", "n", "lr", "schedule", "reached", "of", "evaluations", "passes", "largest stationarity left"],
         rows,
     )
 

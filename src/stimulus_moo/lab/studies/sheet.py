@@ -56,6 +56,16 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+def mean_or_none(values: Sequence[float | None]) -> int | None:
+    """Return the mean of counters, rounded, or None if one is missing, as passes in cells of older versions.
+
+    >>> mean_or_none([10, 13]), mean_or_none([10, None])
+    (12, None)
+    """
+    known = [value for value in values if value is not None]
+    return round(mean(known)) if len(known) == len(values) else None
+
+
 def page(
     study: Study,
     settings: Mapping[str, Any],

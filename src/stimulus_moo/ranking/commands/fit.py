@@ -88,7 +88,9 @@ def _summary(ranker: Any, data: RankingData) -> dict[str, str]:
     rows = {
         "method": f"{METHODS[ranker.method].title}, step size {ranker.lr_:.3g}",
         "data": f"{len(set(data.qid.tolist())):,} queries, {len(data.qid):,} documents, {data.X.shape[1]:,} features",
-        "consumed": f"{ranker.samples_:,} queries drawn, {ranker.gradients_:,} per-query multi-gradients",
+        "consumed": (
+            f"{ranker.samples_:,} queries drawn, {ranker.gradients_:,} multi-gradients, {ranker.passes_:,} passes"
+        ),
         "training losses": ", ".join(f"{loss:.4f}" for loss in ranker.losses_),
         "stationarity": f"{ranker.stationarity_:.3g}",
     }

@@ -5,7 +5,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const darkQuery = matchMedia("(prefers-color-scheme: dark)");
   const touch = matchMedia("(pointer: coarse)").matches;
-  const AXES = { iterations: "Iterations", samples: "Samples drawn", gradients: "Gradient evaluations" };
+  const AXES = { iterations: "Iterations", samples: "Samples drawn", gradients: "Gradient evaluations", passes: "Passes", seconds: "Seconds" };
   const OTHERS = [["#0068a8", "#5aa9e6"], ["#d04a00", "#ff8a4c"], ["#00795a", "#2fc79b"], ["#9b1030", "#ff6b81"],
     ["#6638b0", "#b794f6"], ["#b07a00", "#f5c242"], ["#4c5a68", "#a9b7c6"], ["#c43a8c", "#ff9ad5"]];
   const hidden = data.experiments.map(() => new Set());
@@ -72,7 +72,7 @@
       if (!at) continue;
       const from = at.mean ? at : entry[key].iterations;
       ends.push(at.x[at.x.length - 1]);
-      let text = `${AXES[axis]}: %{x:,.0f}<br>${key === "loss" ? "Loss" : "Stationarity"}: %{y:.4g}`, extra = {};
+      let text = `${AXES[axis]}: %{x:,.${axis === "seconds" ? 2 : 0}f}<br>${key === "loss" ? "Loss" : "Stationarity"}: %{y:.4g}`, extra = {};
       if (from.low) {
         bands.push(band(entry, at.x, from.low[column], from.high[column]));
         extra = { customdata: from.low[column].map((low, i) => [low, from.high[column][i]]) };

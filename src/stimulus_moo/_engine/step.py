@@ -1,0 +1,28 @@
+"""The record of one step."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Record of one call of ``backward``.
+
+    Attributes:
+        losses: the S losses at x_t: over the batch, or over the anchor on an anchor step.
+        weights: lambda_t, length S.
+        sq_norm: ||d_t||^2 over all parameters, a 0-d float64 tensor on the CPU, since it may exceed the range of
+            float32.
+        anchored: whether this was an anchor step.
+        reweighed: whether the weights were solved for at this step, not kept from an earlier one or fixed.
+        skipped: whether the step met NaN or infinity and was skipped (``on_nonfinite="skip"``); losses, weights and
+            sq_norm are then NaN.
+    """
+
+    losses: Tensor
+    weights: Tensor
+    sq_norm: Tensor
+    anchored: bool
+    reweighed: bool = True
+    skipped: bool = False
