@@ -55,9 +55,6 @@ def test_accumulating_leaves_the_gradients_of_the_user() -> None:
     assert torch.equal(flat(row), torch.tensor([2.0, 2.0, 2.0, 3.0, 3.0]))
 
 
-# BUG (found by reading, not yet met in a run): ``Row.merge`` keeps ``_flats`` where all parameters are *expected*, also
-# if a part is new and has memory of its own: ``matrices`` and ``copies`` then lack it.
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="stale blocks after a part is added")
 def test_a_part_that_is_reached_later_is_in_the_blocks() -> None:
     row = Row(PARAMETERS, room=[1, 1])
     row.replace([1, 0], [torch.ones(10)])
