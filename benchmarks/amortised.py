@@ -48,11 +48,11 @@ ATTRIBUTES = Case("40 attributes of synthetic images, narrow ResNet-18", attribu
 #: problem: its case and the budget in passes
 PROBLEMS: dict[str, tuple[Case, int]] = {
     "riverflow": (CASES["riverflow"], 600_000),
-    "attributes": (ATTRIBUTES, 48_000),
     "digits": (CASES["digits"], 60_000),
     "logistic": (CASES["logistic"], 600_000),
     "ill-conditioned": (CASES["ill-conditioned"], 600_000),
     "multimnist": (CASES["multimnist"], 30_000),
+    "attributes": (ATTRIBUTES, 48_000),
 }
 
 

@@ -60,7 +60,7 @@ class MultiGradient(Stateful):
         rows_dtype: the type the rows U are stored in; default that of the parameters, at least float32.
             ``torch.bfloat16`` halves the memory; sums are then rounded stochastically, so that they are unbiased.
         rows_device: where the rows are stored; default beside the parameters. ``"cpu"`` frees an accelerator's memory
-            at the cost of moving every gradient.
+            at the cost of moving gradients.
         reweigh: when weights are solved for. 1: at every step, as in the papers. R: at every R-th step. ``"anchor"``:
             at anchors, the choice for ``Recursive`` and ``Page``. ``"auto"``: when due, see ``WhenRising``. Between two
             solves lambda is kept, and a step differentiates the one loss lambda . F: one pass per sample and one row,
@@ -79,8 +79,7 @@ class MultiGradient(Stateful):
     >>> model, x, y = torch.nn.Linear(3, 2), torch.randn(64, 3), torch.randn(64, 2)
     >>> def losses(model, batch):
     ...     return (model(batch[0]) - batch[1]).square().mean(0)
-    >>> mg = MultiGradient(model, losses, Recursive([(x, y)], period=8))
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> mg, optimizer = MultiGradient(model, losses, Recursive([(x, y)], 8)), torch.optim.SGD(model.parameters(), 0.1)
     >>> for batch in zip(x.split(8), y.split(8)):
     ...     step = mg.backward(batch)
     ...     optimizer.step()

@@ -119,7 +119,7 @@ def check_tensors(found: Any, own: Sequence[Tensor], path: str) -> None:
 def check_numbers(found: Any, path: str, count: int | None = None, *, low: float = 0.0) -> None:
     """Raise StateMismatch unless a saved list holds numbers of at least ``low``, ``count`` of them if it is given."""
     numbers = isinstance(found, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in found)
-    if not numbers or any(x < low for x in found) or count not in (None, len(found)):
+    if not numbers or not all(x >= low for x in found) or count not in (None, len(found)):
         needed = "numbers" if count is None else f"{count} numbers"
         raise StateMismatch(f"{path} must be a list of {needed} of at least {low:g}, found {describe(found)}")
 

@@ -143,10 +143,7 @@ class Proposal:
                 mg.warn("replay", replay_message(self._t))
 
     def _solve_before(self, form: LossForm, batch: Any, replay: Snapshot) -> tuple[LossForm, Snapshot]:
-        """Solve for the weights on what the step is about to evaluate; then it follows lambda . F.
-
-        The rows are those of the step itself at its first, and else the plain gradients of its batch or anchor.
-        """
+        """Solve for the weights on the gradients of what the step is about to evaluate; it then follows lambda . F."""
         mg, update = self._mg, self.update
         assert update is not None
         state = None if update.anchor is None else mg.estimator.state_dict()
@@ -154,6 +151,8 @@ class Proposal:
         rows_only = Update(keep=0.0, now=now, anchor=update.anchor)
         self._transaction = solving = Transaction(mg.store, rows_only, self._t, replay, None, form)
         solving.evaluate(batch)
+        if mg.store.reducer is not None:
+            mg.store.reducer.proceed()
         replay.restore()
         weights = solve(mg, solving, self._t)  # which may draw from the global random state
         self._before = self.cost
@@ -220,9 +219,10 @@ class Proposal:
             step = Step(losses, weights.to(losses, copy=True), length, anchored, self._solved)
             counts = [total + new for total, new in zip((mg.samples, mg.gradients, mg.passes), cost, strict=True)]
             remembered = self._remembered(transaction, direction, weights)
-            shared = isinstance(remembered, Row)  # its memory is that of the direction
-            if direction is None:
-                direction, shared = self._of_row(transaction.rows, copied=shared), False
+            shared, row = isinstance(remembered, Row), transaction.rows  # is its memory that of the direction?
+            if direction is None and isinstance(row, Row):
+                direction, shared = row.copies() if shared else row.parts, False
+            assert direction is not None
 
             def finish() -> None:
                 transaction.commit(remembered, remember_point=mg.estimator.two_point)
@@ -242,10 +242,6 @@ class Proposal:
                     finish()
                 raise
         return step
-
-    def _of_row(self, row: AnyRows, *, copied: bool) -> list[Tensor | None]:
-        assert isinstance(row, Row)
-        return row.copies() if copied else row.parts
 
     def _remembered(
         self, transaction: Transaction, direction: Sequence[Tensor | None] | None, weights: Tensor

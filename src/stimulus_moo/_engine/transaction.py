@@ -106,9 +106,7 @@ class Transaction:
             store.reducer.commit()
 
     def release(self) -> None:
-        """Let go of the rows of an update that was only looked at. Idempotent."""
-        if self.store.reducer is not None:
-            self.store.reducer.proceed()
+        """Let go of the rows of an update that is finished or was only looked at. Idempotent."""
         self.pending = self.accumulator = None
         self.evaluated = []
 
@@ -139,8 +137,7 @@ class Transaction:
                 clean_up()
         if store.reducer is not None:
             store.reducer.roll_back(store)
-        self.pending = self.accumulator = None
-        self.evaluated = []
+        self.release()
         if self.drops:
             store.rows = None
             logger.info("step %d was undone; its rows are lost, the estimator restarts at the next step", self.step)

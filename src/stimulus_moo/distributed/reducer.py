@@ -176,8 +176,8 @@ class AllReduce:
             self._before = None
 
     def proceed(self) -> None:
-        """Finish one of several evaluations of a step."""
-        self._awaited = True
+        """Finish one of several evaluations of a step; the others wait for the next one. Idempotent."""
+        self._awaited, self._sketched = True, False
 
     def commit(self) -> None:
         """Finish a step."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
+from stimulus_moo.errors import StateMismatch
 from stimulus_moo.state import Stateful, check_numbers
 
 
@@ -78,6 +79,8 @@ class WhenRising(Reweigh):
     def check_state(self, state: Any, path: str = "") -> None:
         """Raise StateMismatch if ``state`` does not fit, including the numbers in its lists."""
         super().check_state(state, path)
+        if state["cost"] is not None and (type(state["cost"]) is not int or state["cost"] < 0):
+            raise StateMismatch(f"{path or self.kind}.cost must be a count or None, found {state['cost']!r}")
         for name in ("level", "reference", "mean", "squares"):
             if state[name] is not None:
                 check_numbers(state[name], f"{path or self.kind}.{name}", low=0.0 if name == "squares" else -math.inf)
