@@ -137,17 +137,9 @@ def test_one_row_is_remembered_and_equals_the_direction(name: str) -> None:
         descend(mg.objective.model)
 
 
-# BUG: with one objective the spare memory is taken for rows of either kind, since both have one row:
-# ``Store.blank`` compares ``spare.objectives`` only. The kept step then merges ``Rows`` with a ``Row``: AttributeError.
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, raises=AttributeError, reason="Rows merged with Row"))
-        if name in ("tracking", "storm", "recursive", "recursive, adaptive", "page", "recursive, auto", "filtered")
-        else name
-        for name in RULES
-        if name != "fixed"
-    ],
+    [name for name in RULES if name != "fixed"],
 )
 def test_with_one_objective_keeping_its_weight_changes_nothing(name: str) -> None:
     def losses(model: nn.Module, batch: Any) -> Any:
@@ -203,9 +195,6 @@ def test_hooks_on_finished_gradients_are_not_run(name: str) -> None:
     torch.testing.assert_close(path, train(plain, BATCHES[:4]), rtol=0, atol=1e-13)  # sums in another order
 
 
-# BUG: a kept step calls ``backward`` inside the user's autocast (``Row.accumulate`` has no ``full_precision``), so
-# gradients of float32 parts of a model are computed in bfloat16; single rows and sketches switch autocast off.
-@pytest.mark.xfail(strict=True, reason="kept steps differentiate under autocast")
 @pytest.mark.parametrize("name", ["mini-batch", "fixed"])
 def test_autocast_is_off_while_a_kept_step_is_differentiated(name: str) -> None:
     torch.manual_seed(0)
@@ -366,9 +355,6 @@ def test_a_copy_goes_on_bit_for_bit(name: str) -> None:
     assert same(mg.state_dict(), other.state_dict())
 
 
-# BUG: the last proposal keeps its ``WeightedLoss``, whose ``find`` is a lambda of ``Proposal._form`` or
-# ``_solve_before``: a MultiGradient under kept weights cannot be pickled, as one with reweigh=1 can.
-@pytest.mark.xfail(strict=True, raises=(AttributeError, pickle.PicklingError), reason="WeightedLoss holds a lambda")
 @pytest.mark.parametrize("name", ["mini-batch", "storm", "recursive"])
 def test_a_pickled_object_goes_on_bit_for_bit(name: str) -> None:
     mg = RULES[name].make()
@@ -377,10 +363,6 @@ def test_a_pickled_object_goes_on_bit_for_bit(name: str) -> None:
     assert torch.equal(train(mg, BATCHES[5:9]), train(other, BATCHES[5:9]))
 
 
-# BUG: pickle takes the views of x_{t-1} and its one piece of memory apart: ``Store.flat_previous`` is then a copy that
-# ``remember_point`` does not update, and compiled steps evaluate x_{t-1} where it was when it was pickled (with
-# reweigh=1 too, which gives another path without a warning).
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="Store.flat_previous is stale after pickling")
 def test_a_pickled_object_has_one_previous_point() -> None:
     mg = MultiGradient(two_heads(), two_losses, Storm(0.3))
     train(mg, BATCHES[:3])
@@ -389,13 +371,6 @@ def test_a_pickled_object_has_one_previous_point() -> None:
         assert torch.equal(other.store.flat_previous, torch.cat([part.flatten() for part in other.store.previous]))
 
 
-STALE = pytest.mark.xfail(strict=True, raises=AssertionError, reason="Row.close restores gradients of an earlier step")
-
-
-# BUG: ``Row.accumulate`` leaves ``close``, its cleanup callback, behind. Where the row's memory is used again by a step
-# that does not accumulate (an observed one), ``Transaction.roll_back`` runs the old callback: every p.grad is set to
-# what it was at the earlier step.
-@STALE
 def test_a_discarded_step_leaves_the_gradients_of_the_last() -> None:
     mg = MultiGradient(two_heads(), two_losses, Storm(0.3), reweigh=50)
     train(mg, (BATCHES * 3)[:33])
@@ -406,7 +381,7 @@ def test_a_discarded_step_leaves_the_gradients_of_the_last() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=STALE) if name in ("storm, sketch", "recursive, sketch") else name for name in RULES],
+    RULES,
 )
 def test_a_discarded_proposal_never_happened(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any size: the one row is not updated in place."""
@@ -455,14 +430,12 @@ def test_weightings_with_a_state_advance_at_solves_only() -> None:
     assert changed == [3, 6]
 
 
-# BUG: a solve before the step ends with ``replay.restore()``, so that the step sees the draw of the solve; it also
-# undoes the draws of the weighting. Where the losses draw nothing, a random weighting gives the same weights for ever.
 @pytest.mark.parametrize(
     "name",
     [
         "mini-batch",
-        pytest.param("storm", marks=pytest.mark.xfail(strict=True, reason="the draws of the weighting are undone")),
-        pytest.param("tracking", marks=pytest.mark.xfail(strict=True, reason="the draws of the weighting are undone")),
+        "storm",
+        "tracking",
     ],
 )
 def test_a_random_weighting_draws_anew_at_every_solve(name: str) -> None:

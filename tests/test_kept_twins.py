@@ -30,12 +30,7 @@ def test_kept_weights_of_large_models_equal_twin(name: str) -> None:
     check_equals_kept_twin(KEPT[name], ENGINES["rowwise, in place"])
 
 
-#: BUG: at t = 0 Tracking has no memory, and an exact solve uses its rows Y_0 = beta g_0; with a sketch the rows of the
-#: solve are g_0 (``Proposal._solve_before`` ignores ``update.now``), so weights that depend on their scale differ.
-TRACKED = pytest.param("moco, 3", marks=pytest.mark.xfail(strict=True, reason="sketch of g_0 instead of beta g_0"))
-
-
-@pytest.mark.parametrize("name", [TRACKED if name == "moco, 3" else name for name in SOLVED])
+@pytest.mark.parametrize("name", SOLVED)
 def test_a_sketch_of_few_parameters_is_exact(name: str) -> None:
     check_equals_kept_twin(KEPT[name], ENGINES["auto"], gramian="sketch")
 

@@ -105,9 +105,6 @@ def test_parameters_that_share_memory() -> None:
     assert float(others[0][0]) == 1.0
 
 
-#: BUG: ``ParameterSwap._exchange`` cuts a contiguous tensor into pieces and one that is not in one, so a parameter with
-#: gaps in its memory, whose copy x_{t-1} has none, cannot be exchanged. It worked before kept weights (99b4b65).
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="pieces of different sizes")
 def test_a_parameter_with_gaps_in_its_memory() -> None:
     memory = torch.randn(ROWS, 1100, generator=torch.Generator().manual_seed(0))
     parameters = [nn.Parameter(torch.ones(5)), nn.Parameter(memory[:, :1024])]

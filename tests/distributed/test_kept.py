@@ -274,10 +274,6 @@ def first_sketched_step_fails() -> tuple[list[str], str]:
     return changed, raised
 
 
-# BUG: ``Proposal._solve_before`` ends with ``Transaction.release``, which makes the reducer's agreement on the layout
-# final; if the step itself then fails, ``roll_back`` keeps it. At the first step the state then has a layout without a
-# number of objectives, and ``load_state_dict`` refuses it.
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the layout that a solve agreed on is not undone")
 def test_a_first_sketched_step_that_fails_leaves_no_trace() -> None:
     for changed, raised in values(first_sketched_step_fails, 2):
         assert changed == []
@@ -298,12 +294,7 @@ def sharded_gradients_are_not_finite(brings: bool) -> tuple[str, str]:
     return "", ""
 
 
-# BUG: with shard=True a row is summed over the processes before ``Transaction._reduce`` checks it, so every process
-# finds the NaN and calls ``blame`` on its own batch: the others report "the direction is too large".
-LOOKS = pytest.mark.xfail(strict=True, raises=AssertionError, reason="every process looks for the NaN in its own batch")
-
-
-@pytest.mark.parametrize("brings", [pytest.param(True, marks=LOOKS), False])
+@pytest.mark.parametrize("brings", [True, False])
 def test_sharded_gradients_that_are_not_finite_name_the_objective_everywhere(brings: bool) -> None:
     for error, message in values(sharded_gradients_are_not_finite, 2, brings):
         assert error == "NonFiniteError"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 def find_culprit(transaction: Transaction, pieces: Sequence[Piece]) -> NonFiniteError:
     """Return the error for a non-finite gradient of lambda . F, by evaluating the pieces again with single rows."""
     objective, step = transaction.store.objective, transaction.step
+    if transaction.store.swap is not None:
+        transaction.store.swap.back()  # it may have been found at x_{t-1}
     lengths: list[float] = []
     for swap in (nullcontext(), transaction.store.swap if transaction.update.look_back else None):
         with swap or nullcontext():

@@ -75,13 +75,12 @@ class SketchedLosses(AllLosses):
 
 
 class WeightedLoss(LossForm):
-    """The one loss lambda . F; ``find`` returns lambda for S objectives."""
+    """The one loss lambda . F, with the weights given or those that ``find`` returns for S objectives."""
 
     weighted = True
 
-    def __init__(self, find: Callable[[int], Tensor]) -> None:
-        self._find = find
-        self.weights: Tensor | None = None  # lambda, once something was evaluated
+    def __init__(self, weights: Tensor | None = None, find: Callable[[int], Tensor] | None = None) -> None:
+        self.weights, self._find = weights, find
 
     def rows(self, objectives: int) -> int:
         """Return 1."""
@@ -102,6 +101,7 @@ class WeightedLoss(LossForm):
     def weights_for(self, objectives: int) -> Tensor:
         """Return lambda."""
         if self.weights is None:
+            assert self._find is not None
             self.weights = self._find(objectives)
         return self.weights
 

@@ -131,35 +131,40 @@ class Proposal:
             if self.observes and mg.store.previous is not None:
                 self._moved = distance(mg.objective.parameters, mg.store.previous)
             self.update = self._choose(fresh, look_back) if update is None else update
-            # The estimator may have drawn from the global random state: both points start from the state it left.
-            replay = self._snapshot
-            if not replay.undrawn():
-                replay = mg.objective.snapshot()
+            replay = self._replay(self._snapshot)  # the estimator may have drawn from the global random state
             form = form_of(mg, self._t, self.update, stepping=update is None)
             self._solved = not form.weighted
             if self._solved and (form.sketched or needs_memory(mg, self.update)):
-                form = self._solve_before(form, batch, replay)
+                form, replay = self._solve_before(form, batch, replay)
             self._probe = self._new_probe(self.update, form)
             self._transaction = Transaction(mg.store, self.update, self._t, replay, self._probe, form)
             self._transaction.evaluate(batch)
             if not self._transaction.replayed:
                 mg.warn("replay", replay_message(self._t))
 
-    def _solve_before(self, form: LossForm, batch: Any, replay: Snapshot) -> LossForm:
-        """Solve for the weights on what the step is about to evaluate; then it follows lambda . F."""
+    def _solve_before(self, form: LossForm, batch: Any, replay: Snapshot) -> tuple[LossForm, Snapshot]:
+        """Solve for the weights on what the step is about to evaluate; then it follows lambda . F.
+
+        The rows are those of the step itself at its first, and else the plain gradients of its batch or anchor.
+        """
         mg, update = self._mg, self.update
         assert update is not None
         state = None if update.anchor is None else mg.estimator.state_dict()
-        rows_only = Update(keep=0.0, now=1.0, anchor=update.anchor)
+        now = 1.0 if update.keep or update.look_back else update.now
+        rows_only = Update(keep=0.0, now=now, anchor=update.anchor)
         self._transaction = solving = Transaction(mg.store, rows_only, self._t, replay, None, form)
         solving.evaluate(batch)
-        weights = solve(mg, solving, self._t)
+        replay.restore()
+        weights = solve(mg, solving, self._t)  # which may draw from the global random state
         self._before = self.cost
         solving.release()
-        replay.restore()
         if state is not None:  # the step draws the same anchor
             mg.estimator.load_state_dict(state)
-        return WeightedLoss(lambda _: weights)
+        return WeightedLoss(weights), self._replay(replay)
+
+    def _replay(self, snapshot: Snapshot) -> Snapshot:
+        """Return the state from which both points start: the one given, or that after random numbers were drawn."""
+        return snapshot if snapshot.undrawn() else self._mg.objective.snapshot()
 
     @evaluating
     def weigh(self) -> None:

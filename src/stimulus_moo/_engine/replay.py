@@ -130,7 +130,7 @@ class ParameterSwap:
                     self._others[i] = parameter.data
                     parameter.data = other
                     continue
-                for mine, theirs in zip(_chunks(parameter), _chunks(other), strict=True):
+                for mine, theirs in _chunks(parameter.detach(), other):
                     values = mine.clone()
                     mine.copy_(theirs)
                     theirs.copy_(values)
@@ -144,11 +144,12 @@ def _owns_memory(tensor: Tensor) -> bool:
     return bool(_use_count(tensor.untyped_storage()._cdata) == 2)  # the tensor, and the storage object in this line
 
 
-def _chunks(tensor: Tensor) -> Sequence[Tensor]:
-    """Return a tensor in pieces that stay in the cache."""
-    if tensor.numel() <= _CHUNK or not tensor.is_contiguous():
-        return (tensor.detach(),)
-    return list(tensor.detach().view(-1).split(_CHUNK))
+def _chunks(one: Tensor, other: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield two tensors in pieces that stay in the cache, if they are laid out alike."""
+    if one.is_contiguous() and other.is_contiguous():
+        yield from zip(one.view(-1).split(_CHUNK), other.view(-1).split(_CHUNK), strict=True)
+    else:
+        yield one, other
 
 
 def _copy(buffer: Tensor | None) -> Tensor | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.flat import views
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.norms import distance, sq_norm_of
@@ -20,6 +21,7 @@ class Row:
     """
 
     objectives = 1
+    weighted = True
     staged = True  # updates are built beside it: a failed one leaves it as it was
 
     def __init__(
@@ -30,9 +32,7 @@ class Row:
     ) -> None:
         self.parameters = parameters
         self._parts: list[Tensor | None] | None = [None] * len(parameters) if parts is None else list(parts)
-        self._reached: Sequence[
-            int
-        ] = ()  # which of the parts of ``_flats`` were reached, while there are no ``_parts``
+        self._reached: Sequence[int] = ()  # of the parts of ``_flats``, while there are no ``_parts``
         #: for each parameter 1 if it was or is expected to be reached, else 0
         self.layout = self.reach if room is None else list(room)
         self._flats: list[Tensor] = []  # the memory of the parts, where it is one piece for each block
@@ -78,12 +78,14 @@ class Row:
         try:
             for parameter, part in zip(parameters, self.parts, strict=True):
                 parameter.grad = part
-            torch.autograd.backward(loss, torch.full_like(loss, weight), inputs=list(parameters))
+            with full_precision({loss.device}):
+                torch.autograd.backward(loss, torch.full_like(loss, weight), inputs=list(parameters))
             self.parts = [_dense(parameter.grad) for parameter in parameters]
             self.make_room(self.reach)
         finally:
             with DeferredInterrupts():
                 clean_up()
+                self.close = None
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times the gradients, one per parameter or None."""

@@ -58,6 +58,7 @@ class Rows:
     """
 
     partition = ALL  # whose columns are kept
+    weighted = False  # is it the one row of kept weights?
 
     def __init__(
         self, parameters: Sequence[Tensor], objectives: int, decisive: Sequence[bool], storage: Storage | None = None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo._engine.differentiation import Jacobian
+from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.rows import Block, Rows
 
 #: k, the numbers kept per row; a prime, so that no layer's width has a divisor in common with it
@@ -71,8 +72,8 @@ class Sketch(Rows):
         if i in self._starts:
             for sums, entries, signs in self._pieces(i, row, flat):
                 sums.addcmul_(entries, signs, value=weight)
-        elif not torch.isfinite(flat.sum()):
-            row += flat.sum()  # NaN must be found although this parameter does not decide the weights
+        elif not finite(flat):
+            row += torch.nan  # it must be found although this parameter does not decide the weights
 
     def add_stacked(self, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times the sketches of all objectives' gradients, [S, *shape] per parameter or None."""

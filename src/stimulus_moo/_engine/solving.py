@@ -24,11 +24,11 @@ def form_of(mg: MultiGradient, t: int, update: Update, *, stepping: bool) -> Los
     """
     kept = mg.weights
     if not mg.weighting.needs_rows:
-        return WeightedLoss(mg.weighting.constant)
+        return WeightedLoss(find=mg.weighting.constant)
     if mg.reweigh is None or kept is None:
         return mg.solving_form
     due = stepping and mg.reweigh.due(t, anchored=update.anchor is not None)
-    return mg.solving_form if due else WeightedLoss(lambda _: kept)
+    return mg.solving_form if due else WeightedLoss(kept)
 
 
 def needs_memory(mg: MultiGradient, update: Update) -> bool:

@@ -53,11 +53,13 @@ class Store:
 
     def __getstate__(self) -> dict[str, Any]:
         # the rows are views of one block of memory, which pickle would take apart
-        return {**self.__dict__, "rows": self.saved_rows(), "spare": None}
+        return {**self.__dict__, "rows": self.saved_rows(), "spare": None, "flat_previous": None, "swap": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.rows = self._loaded(state["rows"])
+        self.rows, self.previous = self._loaded(state["rows"]), None
+        if state["previous"] is not None:
+            self.remember_point(state["previous"])
 
     def stages(self, objectives: int) -> bool:
         """Return whether updates of so many rows are built beside the old ones; a part of sharded rows is small."""
@@ -73,7 +75,9 @@ class Store:
         storage, room = self.storage.for_one_row(), [int(mask > 0) for mask in self.layout]
         if self.reducer is None and storage.plain and not self.objective.narrow:
             return Row(self.objective.parameters, room=room)
-        return self._make(1, storage, room)
+        row = self._make(1, storage, room)
+        row.weighted = True
+        return row
 
     def row_of(self, parts: Sequence[Tensor | None]) -> Rows | Row:
         """Return one row with these values, one tensor per parameter or None; it may use their memory."""
@@ -97,8 +101,9 @@ class Store:
         A large update that forgets the old rows takes their memory: if it fails, the rows are lost.
         """
         blank, room = None, form.room(self.layout)
-        if not form.sketched and self.spare is not None and self.spare.objectives == form.rows(objectives):
-            blank, self.spare = self.spare, None
+        spare = None if form.sketched else self.spare
+        if spare is not None and (spare.weighted, spare.objectives) == (form.weighted, form.rows(objectives)):
+            blank, self.spare = spare, None
         if blank is None and isinstance(self.rows, Rows) and forget and not self.rows.staged:
             blank, self.rows = self.rows, None
         if blank is None:

@@ -102,11 +102,13 @@ class Transaction:
         store.spare = used[0] if used else store.spare
         store.rows = rows
         self.release()
+        if store.reducer is not None:
+            store.reducer.commit()
 
     def release(self) -> None:
-        """Let go of the rows of an update that is finished. Idempotent."""
+        """Let go of the rows of an update that was only looked at. Idempotent."""
         if self.store.reducer is not None:
-            self.store.reducer.commit()
+            self.store.reducer.proceed()
         self.pending = self.accumulator = None
         self.evaluated = []
 
@@ -303,7 +305,7 @@ class Transaction:
             if weight:
                 target.accumulate(graphs[0], weight)
         else:
-            self._add_row(target, graphs[0], weight, side)
+            self._add_row(piece, target, graphs[0], weight, side)
         account.add(evaluated.losses, piece.size)
 
     def _add_rows(
@@ -324,13 +326,14 @@ class Transaction:
             self.accumulator.side = None  # the probe frees its vectors
             target.settle()
 
-    def _add_row(self, target: AnyRows, loss: Tensor, weight: float, side: WeightedSum | None) -> None:
+    def _add_row(self, piece: Piece, target: AnyRows, loss: Tensor, weight: float, side: WeightedSum | None) -> None:
         """Differentiate one loss and add ``weight`` times its gradient."""
         objective = self.store.objective
         with full_precision(objective.devices):
             gradients = next(rowwise([loss], objective.parameters))
-        if side is not None and not all(gradient is None or finite(gradient) for gradient in gradients):
-            raise find_culprit(self, self.evaluated)
+        checks = side is not None or self.store.sharded  # sharded rows are summed over all processes at once
+        if checks and not all(gradient is None or finite(gradient) for gradient in gradients):
+            raise find_culprit(self, [piece])
         if side is not None:
             side.add_row(0, gradients)
         if isinstance(target, Row):

@@ -98,7 +98,8 @@ class AllReduce:
         store, step = transaction.store, transaction.step
         self._step = self.group.step = step
         self._sketched = transaction.form.sketched
-        self._before = self._objectives, store.layout
+        if self._before is None:
+            self._before = self._objectives, store.layout
         if not self._compared:
             self._compare(fingerprint_of(store, transaction.update, step) | structure_of(batch))
             self._compared = True
@@ -173,6 +174,10 @@ class AllReduce:
         if self._before is not None:
             self._objectives, store.layout = self._before
             self._before = None
+
+    def proceed(self) -> None:
+        """Finish one of several evaluations of a step."""
+        self._awaited = True
 
     def commit(self) -> None:
         """Finish a step."""
