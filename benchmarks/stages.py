@@ -17,7 +17,7 @@ from benchmarks.cases import Case, of_step_cost
 from benchmarks.sides import SETTLED, OurStep, as_list
 from benchmarks.timing import milliseconds
 from stimulus_moo import MultiGradient
-from stimulus_moo._engine import proposal, transaction
+from stimulus_moo._engine import solving, transaction
 from stimulus_moo._engine.accumulator import Accumulator
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.objective import Objective
@@ -48,7 +48,7 @@ _STAGES: dict[str, list[tuple[Any, list[str]]]] = {
     "exchange of x_t and x_{t-1}": [(ParameterSwap, ["__enter__", "back"])],
     "snapshots of random state and buffers": [(Snapshot, ["__init__", "restore", "undrawn"])],
     "Gramian": [(Rows, ["gramian"])],
-    "solver": [(MinNorm, ["__call__"]), (proposal, ["checked"])],
+    "solver": [(MinNorm, ["__call__"]), (solving, ["checked"])],
     "combination": [(Rows, ["combine"])],
     "copy of x_t, commit": [(transaction.Transaction, ["commit"])],
     _REST: [(MultiGradient, ["backward"])],
