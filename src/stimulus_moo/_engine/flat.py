@@ -26,4 +26,4 @@ def views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     """
     shapes = [parameter.shape for parameter in parameters]
     parts = torch.split_with_sizes(flat, [shape.numel() for shape in shapes])
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return [part if len(shape) == 1 else part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
