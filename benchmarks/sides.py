@@ -29,7 +29,7 @@ class OurStep:
         self.model, self.batch = case.copy(), case.batch
         estimator = MiniBatch() if points == 1 else Recursive([case.batch], period)
         self.multigradient = MultiGradient(self.model, case.losses, estimator, **options)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE, fused=True)
 
     def __call__(self) -> None:
         self.multigradient.backward(self.batch)
@@ -50,7 +50,7 @@ class WeightedSum:
     def __init__(self, case: Case) -> None:
         self.case, self.model = case, case.copy()
         self.weights = torch.full((case.objectives,), 1.0 / case.objectives)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE, fused=True)
 
     def __call__(self) -> None:
         losses = self.case.losses(self.model, self.case.batch)
@@ -71,7 +71,7 @@ class TorchJDStep:
 
         self.case, self.model = case, case.copy()
         self.aggregator = MGDA()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE, fused=True)
         self.chunk, self.lean = chunk, lean
 
     def __call__(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from stimulus_moo._engine import saved_state
 from stimulus_moo._engine.differentiation import ENGINES, Engine
@@ -26,6 +27,7 @@ from stimulus_moo.estimators import Estimator, Update
 from stimulus_moo.options import choice, natural_number
 from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import GramianToWeights, as_weighting
+from stimulus_moo.weightings.metric import Metric, Scalings
 from stimulus_moo.weightings.min_norm import MinNorm
 
 
@@ -52,8 +54,7 @@ class MultiGradient(Stateful):
             objective, works with everything. ``"batched"``: all rows in one vectorised pass, faster for small models
             without convolutions. ``"compiled"``: both points and all rows in one function by ``torch.compile``, fastest
             for small models; compiling takes several seconds per shape of a batch. ``"auto"``: by the model's size and
-            layers. An engine that does not support a model falls back to rowwise with one warning. Hooks and autograd
-            functions written in Python always run by single rows, so that they get plain tensors.
+            layers. An engine that does not support a model falls back to rowwise.
         process_group: the processes of ``torch.distributed`` that make every step together, each with its part of the
             batch and of the anchor; default all of them after ``init_process_group``, else this process on its own.
         shard: split U over these processes, which divides its memory by their number.
@@ -65,6 +66,9 @@ class MultiGradient(Stateful):
             at anchors, the choice for ``Recursive`` and ``Page``. ``"auto"``: when due, see ``WhenRising``. Between two
             solves lambda is kept, and a step differentiates the one loss lambda . F: one pass per sample and one row,
             whatever S is. ``Fixed`` weights never need rows.
+        metric: None, the Euclidean, or an Adam-type optimizer: the weighting gets U D^-1 U^T, where D is what the
+            optimizer divides by, so that its step decreases every objective. Or a function from parameters to positive
+            tensors D. See ``Metric``. ``p.grad`` and ``sq_norm`` stay those of d_t.
         gramian: ``"exact"``, or ``"sketch"``: weights are solved for from a random projection of the rows to 32,771
             numbers each, and d_t takes one more pass, so that the S x P matrix of rows never exists.
         on_nonfinite: what happens where a loss, a gradient or the direction is NaN or infinite. ``"raise"``:
@@ -101,6 +105,7 @@ class MultiGradient(Stateful):
         process_group: Any = None,
         shard: bool = False,
         reweigh: int | str = 1,
+        metric: Optimizer | Scalings | None = None,
         gramian: str = "exact",
         rows_dtype: torch.dtype | None = None,
         rows_device: torch.device | str | None = None,
@@ -117,12 +122,13 @@ class MultiGradient(Stateful):
         inner = unwrapped(model)
         self.objective = Objective(inner, losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size)
         self.reweigh, self.solving_form = find_rule(reweigh, choice("gramian", gramian, GRAMIANS), estimator)
+        self._metric = None if metric is None else Metric(metric)
         self._storage = Storage.checked(rows_dtype, rows_device)
         self.store = self._new_store(Engine(choice("engine", engine, ENGINES), model))
         if estimator.observes and self.store.reducer is not None:
             raise InvalidOption(
-                f"{type(estimator).__name__} compares the two halves of a batch, which is not supported where several "
-                "processes make one step; use Recursive with an integer period"
+                f"{type(estimator).__name__} compares the two halves of a batch, which several processes that make one "
+                "step cannot do; use Recursive with an integer period"
             )
         #: what a discarded proposal restores
         parts = (estimator, self.weighting, self.reweigh)
@@ -140,7 +146,6 @@ class MultiGradient(Stateful):
         self.proposal: Proposal | None = None  # the last one
         self._supervisor: Any = None
 
-    @exclusive
     def backward(self, batch: Any = None) -> Step:
         """Estimate, weigh, and write d_t into every ``p.grad``; return the record of this step.
 
@@ -148,25 +153,30 @@ class MultiGradient(Stateful):
             batch: any nest of tensors (tuple, dict, dataclass). On an anchor step it is not used and not counted.
 
         Raises:
-            InvalidBatch, InvalidLosses, InvalidWeights: an input does not fit; the message says which.
+            InvalidBatch, InvalidLosses, InvalidWeights: an input does not fit.
             NonFiniteError: a loss, a gradient or the direction is NaN or infinite, and is not to be skipped.
             ModelChanged: parameters were added, removed, frozen, cast or moved since the last call.
             ConcurrentUse: another thread is using this object, or ``losses`` called it; that step is not disturbed.
             DistributedError: the processes could not make this step together; what one raises, all raise.
         """
-        if self._supervisor is not None:
-            return cast(Step, self._supervisor.backward(batch))
+        if self._supervisor is None:
+            return self._step(batch)
+        return cast(Step, self.exclusive.use(lambda: self._supervisor.backward(batch)))
+
+    @evaluating
+    def _step(self, batch: Any) -> Step:
+        proposal = self._new_proposal()
         try:
-            proposal = self.propose(batch)
-            step = proposal.commit()
+            proposal.evaluate(batch)
+            step = proposal.finish()
         except BaseException:
-            self.discard()
+            proposal.undo()
             raise
         if proposal.observes and (message := long_step_message(proposal.observation)):
             self.warn("step", message)
         return step
 
-    @exclusive
+    @evaluating
     def propose(self, batch: Any = None, *, fresh: bool = False, look_back: bool = False) -> Proposal:
         """Evaluate a step that is not final until it is committed; ``backward`` is both at once.
 
@@ -184,7 +194,7 @@ class MultiGradient(Stateful):
         proposal.evaluate(batch, fresh=fresh, look_back=look_back)
         return proposal
 
-    @exclusive
+    @evaluating
     def compare(self, batch: Any) -> Proposal:
         """Evaluate a batch here and at x_{t-1} without changing the rows; the proposal is for looking at only."""
         proposal = self._new_proposal()
@@ -212,15 +222,12 @@ class MultiGradient(Stateful):
 
         >>> import torch
         >>> from stimulus_moo import MultiGradient, Recursive
-        >>> model, x = torch.nn.Linear(2, 2, bias=False), torch.randn(6, 2)
+        >>> model, x = torch.nn.Linear(2, 2), torch.randn(6, 2)
         >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), Recursive([x], period=10))
         >>> mg.watch()
-        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        >>> for batch in x.split(2):
-        ...     step = mg.backward(batch)
-        ...     optimizer.step()
-        >>> mg.observation.decrease > 0, mg.observation.smoothness > 0
-        (True, True)
+        >>> _ = mg.backward(x)
+        >>> mg.observation.anchored
+        True
         """
         self._watched = True
 
@@ -245,20 +252,12 @@ class MultiGradient(Stateful):
 
     @property
     def skipped(self) -> int:
-        """How many calls met NaN or infinity and were skipped.
-
-        >>> import torch
-        >>> from stimulus_moo import MiniBatch, MultiGradient
-        >>> model = torch.nn.Linear(2, 2)
-        >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), MiniBatch(), on_nonfinite="skip")
-        >>> mg.backward(torch.full((4, 2), torch.nan)).skipped, mg.skipped, model.weight.grad
-        (True, 1, None)
-        """
+        """How many calls met NaN or infinity and were skipped."""
         return self.policy.total
 
     @exclusive
     def reset(self) -> None:
-        """Restart the estimator from the model as it is now; counters and the weighting continue."""
+        """Restart the estimator from the model as it is now; counters and weighting continue."""
         self.discard()
         self.adopt()
         self.t = 0
@@ -291,8 +290,7 @@ class MultiGradient(Stateful):
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides the future, as copies that load with ``torch.load(weights_only=True)``.
 
-        Options given at construction, such as a period, beta or ``on_nonfinite``, are not part of it: where a state is
-        loaded into an object with other options, those of that object apply from there on.
+        Options given at construction, such as a period or beta, are not part of it; those of the object apply.
         """
         return saved_state.save(self)
 
@@ -327,7 +325,8 @@ class MultiGradient(Stateful):
 
     def _new_proposal(self) -> Proposal:
         self._check_model()
-        self.discard()
+        if self.proposal is not None:
+            self.proposal.undo()
         self.proposal = Proposal(self, observes=self._observes())
         return self.proposal
 
@@ -347,4 +346,4 @@ class MultiGradient(Stateful):
     def _new_store(self, engine: Engine) -> Store:
         reducer = make_reducer(self._group, self._shard, self._storage)
         one_row = self.reweigh is not None or not self.weighting.needs_rows
-        return Store(self.objective, engine, self._storage, reducer, one_row=one_row)
+        return Store(self.objective, engine, self._storage, reducer, one_row=one_row, metric=self._metric)

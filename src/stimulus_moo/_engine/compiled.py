@@ -129,7 +129,7 @@ class Compiler:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the compiler's own, which are not about the user's code
                 weights = form.weights_for(objective.returned)
-                _, _, blocks, _ = function(objective.parameters, previous, batch, factors, zero, weights)
+                _, _, blocks, *_ = function(objective.parameters, previous, batch, factors, zero, weights)
         except Exception as error:
             snapshot.restore()
             engine.give_up_compiling(
@@ -213,7 +213,7 @@ def _replace(
         compiled.factors[numbers] = factors
     kept, weights = None if old is None else old.matrices(), form.weights_for(objectives)
     try:
-        losses, before, matrices, products = compiled.function(*arguments, factors, kept, weights)
+        losses, before, matrices, products, transaction.point = compiled.function(*arguments, factors, kept, weights)
     except Exception:
         if not compiled.seal.broken:
             raise
@@ -223,7 +223,9 @@ def _replace(
         )
         return False
     summed = products is not None and (form.weighted or all(store.objective.decisive))
-    values = losses.tolist() + ([float(products.sum())] if products is not None else [])
+    values = losses.tolist()
+    if products is not None:
+        values.append(products.item() if form.weighted else products.sum().item())
     if not all(map(math.isfinite, values)) or not (summed or all(map(finite, matrices))):
         return False  # an overflow of the sum counts too: single rows tell
     reach = compiled.reach if old is None else [new | kept for new, kept in zip(compiled.reach, old.reach, strict=True)]
@@ -270,4 +272,5 @@ def kind_of(batch: Any, tree: ModuleTree) -> tuple[Any, ...] | None:
         else:
             return None
     training = [module.training for module in tree.modules]
-    return (structure, *described, *training, *hooks_of(tree.modules, tree.parameters))
+    replaced = ["forward" in module.__dict__ for module in tree.modules]
+    return (structure, *described, *training, *replaced, *hooks_of(tree.modules, tree.parameters))

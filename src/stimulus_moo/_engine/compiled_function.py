@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
@@ -13,8 +14,19 @@ from torch.func import functional_call, vjp, vmap
 from stimulus_moo._engine.flat import views
 
 #: (x_t, x_{t-1} or None, batch, [keep, now, before], U_{t-1} by block or None, lambda or None) to the losses at both
-#: points, U_t, and its Gramian or squared norm, if all blocks have all rows
-Function = Callable[..., tuple[Tensor, Tensor | None, list[Tensor], Tensor | None]]
+#: points, U_t, its Gramian or squared norm, if all blocks have all rows, and x_t as one vector, if x_{t-1} is one
+Function = Callable[..., tuple[Tensor, Tensor | None, list[Tensor], Tensor | None, Tensor | None]]
+
+
+#: Conditions of a compiled function that torch need not test at every call, since every step looks at the module tree
+#: and its hooks anyway, and since torch's own functions do not change.
+_TESTED = {"EMPTY_NN_MODULE_HOOKS_DICT", "NOT_PRESENT_IN_GENERIC_DICT"}
+_KNOWN = re.compile(r"^(G\['__import_torch|__import__\('torch'|G\['__builtins)|\._(parameters|modules)(\['[^']*'\])?$")
+
+
+def needed(guards: Sequence[Any]) -> list[bool]:
+    """Return which conditions of a compiled function have to be tested: values that the user's Python code uses."""
+    return [guard.guard_type not in _TESTED and _KNOWN.search(guard.name) is None for guard in guards]
 
 
 class Seal:
@@ -102,22 +114,26 @@ def compile_rows(
         factors: Tensor,
         rows: Sequence[Tensor] | None,
         weights: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None, list[Tensor], Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, list[Tensor], Tensor | None, Tensor | None]:
         traced()
         keep, now, before = factors.unbind()
         found, blocks = jacobian(parameters, batch, weights)
-        earlier = None
+        earlier = here = None
         blocks = [block * now for block in blocks]
         if previous is not None:
-            point = views(previous, parameters) if isinstance(previous, Tensor) else previous
+            point: Sequence[Tensor] = previous if not isinstance(previous, Tensor) else views(previous, parameters)
+            if isinstance(previous, Tensor):
+                here = torch.cat([x.reshape(-1) for x in parameters])
             earlier, others = jacobian(point, batch, weights)
             blocks = [a + b * before for a, b in zip(blocks, others, strict=True)]
         if rows is not None:
             blocks = [a + b * keep for a, b in zip(blocks, rows, strict=True)]
-        return found, earlier, blocks, products(blocks, weights is None)
+        return found, earlier, blocks, products(blocks, weights is None), here
 
     # torch.compile keeps at most a few versions of one code object, and every model would bring one of this
     own = FunctionType(update.__code__.replace(), update.__globals__, update.__name__, None, update.__closure__)
     # a step of a small model is shorter than the Python that inductor would wrap its kernels in
-    options: dict[str, Any] | None = {"cpp_wrapper": True} if backend == "inductor" else None
+    options: dict[str, Any] = {"guard_filter_fn": needed}
+    if backend == "inductor":
+        options["cpp_wrapper"] = True
     return torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)

@@ -61,29 +61,34 @@ class Exclusive:
         holder, evaluation = self._held.get("thread"), self._held.get("evaluation")
         if holder is not None and evaluation is None and holder.thread == threading.get_ident():
             return call()
-        return self._with("thread", call)
+        return self._with(("thread",), call)
 
     def evaluate(self, call: Callable[[], Result]) -> Result:
         """Return ``call()``, which runs the user's code; until it returns, any use of the object is refused."""
-        return self.use(lambda: self._with("evaluation", call))
+        holder = self._held.get("thread")
+        if holder is not None and holder.thread == threading.get_ident():
+            return self._with(("evaluation",), call)
+        return self._with(("thread", "evaluation"), call)
 
-    def _with(self, name: str, call: Callable[[], Result]) -> Result:
+    def _with(self, names: tuple[str, ...], call: Callable[[], Result]) -> Result:
         token = _Token()
         try:
             try:
-                if self._held.setdefault(name, token) is not token:
-                    raise self._error()
+                for name in names:
+                    if self._held.setdefault(name, token) is not token:
+                        raise self._error()
                 return call()
             finally:
-                self._release(name, token)
+                self._release(names, token)
         except BaseException:
             with DeferredInterrupts():  # an interrupt may have prevented the first release
-                self._release(name, token)
+                self._release(names, token)
             raise
 
-    def _release(self, name: str, token: _Token) -> None:
-        if self._held.get(name) is token:
-            del self._held[name]
+    def _release(self, names: tuple[str, ...], token: _Token) -> None:
+        for name in reversed(names):
+            if self._held.get(name) is token:
+                del self._held[name]
 
     def _error(self) -> ConcurrentUse:
         holder = self._held.get("thread")

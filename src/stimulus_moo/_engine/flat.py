@@ -1,9 +1,12 @@
 """Vectors over the parameters in one piece of memory, for small models, whose time goes into calling operations."""
 
+import sys
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+_use_count = getattr(torch._C, "_storage_Use_Count", None)
 
 #: up to this many entries a vector is kept in one piece; large pieces would be given back to the system at every step
 MOST = 1 << 20
@@ -24,6 +27,34 @@ def views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     >>> [tuple(part.shape) for part in views(torch.zeros(7), [torch.ones(2, 3), torch.ones(1)])]
     [(2, 3), (1,)]
     """
-    shapes = [parameter.shape for parameter in parameters]
-    parts = torch.split_with_sizes(flat, [shape.numel() for shape in shapes])
-    return [part if len(shape) == 1 else part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return list(torch._C._nn.unflatten_dense_tensors(flat, list(parameters)))
+
+
+class Gradients:
+    """``p.grad`` of all parameters in one piece of memory, which the next step uses again.
+
+    Cutting a vector into the parameters' shapes takes longer than copying it. The memory is used again only if every
+    ``p.grad`` still is the tensor of the last step, and nobody else refers to one of them or to its memory.
+    """
+
+    def __init__(self, flat: Tensor, parameters: Sequence[Tensor]) -> None:
+        self._flat = flat.clone()
+        self._views = views(self._flat, parameters)
+        for parameter, view in zip(parameters, self._views, strict=True):
+            parameter.grad = view
+        self._references = self._count()
+
+    def write(self, flat: Tensor, parameters: Sequence[Tensor]) -> bool:
+        """Write a vector into every ``p.grad``; return False, with nothing done, if new memory is needed."""
+        for parameter, view in zip(parameters, self._views, strict=True):
+            if parameter.grad is not view:
+                return False
+        if _use_count is None or self._count() != self._references:
+            return False
+        self._flat.copy_(flat)
+        return True
+
+    def _count(self) -> list[int]:
+        """Return how many tensors use the memory, and how many references there are to each gradient."""
+        tensors = 0 if _use_count is None else int(_use_count(self._flat.untyped_storage()._cdata))
+        return [tensors, *map(sys.getrefcount, self._views)]

@@ -71,7 +71,7 @@ class SketchedLosses(AllLosses):
 
     def new_rows(self, store: Store, objectives: int) -> AnyRows:
         """Return the S x k sketch."""
-        return Sketch(store.objective.parameters, objectives, store.objective.decisive)
+        return Sketch(store.objective.parameters, objectives, store.objective.decisive, store.roots())
 
 
 class WeightedLoss(LossForm):

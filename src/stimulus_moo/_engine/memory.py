@@ -32,7 +32,7 @@ class MemoryEstimate:
         rows: U, the S x P matrix, without the parts of heads that an objective does not reach; one row if the weights
             are fixed or solved for from a sketch.
         staging: a second U, in which a small model's update is built so that it can be discarded exactly. Under kept
-            weights, the one row that the estimator remembers, and the one before it, whose memory the next step uses.
+            weights, the one row that the estimator remembers.
         previous: x_{t-1}, for estimators that compare two points.
         gradients: ``p.grad``, the direction of the last step.
         transient: the most that is held briefly at any moment of a step. While gradients are computed: those not yet in
@@ -140,7 +140,7 @@ def _with_all_rows(store: Store, estimator: Estimator, sizes: _Sizes, *, supervi
     """Return rows, staging, and the peak of a step beyond x_{t-1} and ``p.grad``, where all rows are kept."""
     staged, point = store.stages(sizes.objectives), sizes.point
     evaluation = _evaluation(store, sizes, staged=staged) + _probes(estimator) * sizes.one
-    phases = list(_weighing(sizes))
+    phases = list(_weighing(store, sizes))
     if estimator.two_point:
         evaluation += _aside(store, sizes) + (point if supervised else 0)  # for a step that a safeguard takes back
         phases.append(point + 2 * sizes.largest)  # x_t - x_{t-1} and its norm
@@ -153,23 +153,22 @@ def _with_one_row(
     store: Store, estimator: Estimator, form: LossForm | None, sizes: _Sizes, *, supervised: bool
 ) -> tuple[int, int, int]:
     """Return rows, staging, and the peak of a step beyond x_{t-1} and ``p.grad``, under kept or fixed weights."""
-    remembered = 0 if _is_plain(store) else sizes.one  # the memory of the last row
-    if estimator.remembers:
-        remembered = 2 * sizes.one  # the row, and the one before it
-    peaks = [max(sizes.one, remembered) + _kept_step(store, estimator, sizes, supervised=supervised)]
+    remembered = sizes.one if estimator.remembers else 0
+    spare = 0 if _is_plain(store) else sizes.one  # the memory of the last row, which the next one uses
+    peaks = [sizes.one + remembered + _kept_step(store, estimator, sizes, supervised=supervised)]
     if form is None or form.sketched:
-        rows, staging = sizes.one, max(0, remembered - sizes.one)
+        rows, staging = sizes.one, remembered
     else:
-        rows, staging = sizes.rows, remembered
+        rows, staging = sizes.rows, remembered + spare
         peaks[0] += sizes.rows if store.stages(sizes.objectives) else 0  # a small model keeps their memory
         spread = sizes.one if _estimates_variance(estimator) else 0
         evaluation = _evaluation(store, sizes, staged=store.stages(sizes.objectives)) + spread
-        gramian, direction = _weighing(sizes)
+        gramian, direction = _weighing(store, sizes)
         if estimator.remembers and not _is_plain(store):  # the row is a copy, of half-precision models a second sum
             direction += sizes.one * (2 if store.objective.narrow else 1)
-        peaks.append(sizes.rows + remembered + max(evaluation, gramian, direction))
+        peaks.append(sizes.rows + staging + max(evaluation, gramian, direction))
     if form is not None and form.sketched:
-        peaks.append(remembered + _sketch(store, sizes))
+        peaks.append(remembered + spare + _sketch(store, sizes))
     # where U is split over the processes, its part may be smaller than what a kept step needs
     return rows, staging, max(peaks) if not store.sharded else max(rows + staging + peaks[0], *peaks)
 
@@ -205,13 +204,15 @@ def _sketch(store: Store, sizes: _Sizes) -> int:
     entries = sizes.objectives * min(WIDTH, sum(parameter.numel() for parameter in decisive))
     evaluation = _evaluation(store, sizes, staged=False, sketched=True) + SIGNS  # they are drawn as bytes
     message = 0 if store.reducer is None else item * entries
-    return item * (entries + SIGNS) + max(evaluation, 8 * min(entries, CHUNK), message)
+    metric = 0 if store.metric is None else sizes.one + sizes.largest  # D^(-1/2), and one gradient times it
+    return item * (entries + SIGNS) + metric + max(evaluation, 8 * min(entries, CHUNK), message)
 
 
-def _weighing(sizes: _Sizes) -> tuple[int, int]:
+def _weighing(store: Store, sizes: _Sizes) -> tuple[int, int]:
     """Return what the Gramian needs, and the direction with its norm."""
     chunk = 8 * min(sizes.entries, CHUNK)  # in float64
-    return chunk, _direction(sizes) + min(chunk, 2 * sizes.point)
+    metric = 0 if store.metric is None else 2 * sizes.one  # D^(-1/2) by parameter, and as one vector
+    return chunk + metric, _direction(sizes) + min(chunk, 2 * sizes.point)
 
 
 def _direction(sizes: _Sizes) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 
@@ -23,25 +25,18 @@ class ModuleTree:
         self.model = model
         self.modules: list[nn.Module] = []
         self.parameters: list[Tensor] = []
-        self._children: list[list[nn.Module | None]] = []
+        self._dicts: list[dict[str, Any]] = []  # of the modules and parameters in each module
+        self._contents: list[int] = []  # their values by identity
+        self._kept: list[object] = []  # the values, so that no identity is used again
         self.update()
 
     def update(self) -> None:
         """List them anew where something has changed."""
-        if not self._is_current():
-            self.modules = list(self.model.modules())
-            self._children = [list(module._modules.values()) for module in self.modules]
-        found: dict[Tensor, None] = {}
-        for module in self.modules:
-            if module._parameters:
-                found.update(dict.fromkeys(p for p in module._parameters.values() if p is not None))
+        if self._dicts and [id(value) for one in self._dicts for value in one.values()] == self._contents:
+            return
+        self.modules = list(self.model.modules())
+        found = dict.fromkeys(p for module in self.modules for p in module._parameters.values() if p is not None)
         self.parameters = list(found)
-
-    def _is_current(self) -> bool:
-        for module, children in zip(self.modules, self._children, strict=True):
-            if (module._modules or children) and (
-                len(module._modules) != len(children)
-                or any(child is not known for child, known in zip(module._modules.values(), children, strict=True))
-            ):
-                return False
-        return bool(self.modules)
+        self._dicts = [one for module in self.modules for one in (module._modules, module._parameters)]
+        self._kept = [value for one in self._dicts for value in one.values()]
+        self._contents = [*map(id, self._kept)]

@@ -28,7 +28,10 @@ def sq_norm_of(vectors: Sequence[Tensor]) -> float:
     large = [vector for vector in vectors if vector.numel() > PIECE and vector.dtype is torch.float32]
     small = [vector for vector in vectors if vector.numel() <= PIECE or vector.dtype is not torch.float32]
     total = sum(map(_in_pieces, large))
-    if small:
+    if len(small) == 1:
+        wide = small[0].detach().double().reshape(-1)
+        total += float(wide @ wide)
+    elif small:
         norms = torch._foreach_norm([vector.detach() for vector in small], 2, dtype=torch.float64)
         lengths = [float(norm) for norm in norms]
         total += sum(length * length for length in lengths)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from stimulus_moo._engine.flat import Gradients
 from stimulus_moo._engine.hooks import noticing_retain_grad, registered
 from stimulus_moo._engine.module_tree import ModuleTree
 from stimulus_moo._engine.nonfinite import non_finite_loss
@@ -81,6 +82,7 @@ class Objective:
         self.parameters = list(trainable.values())
         self.frozen = [p for p in self.model.parameters() if not p.requires_grad]
         self.dimension = sum(parameter.numel() for parameter in self.parameters)  # P
+        self._gradients: Gradients | None = None  # the memory of ``p.grad``, where it is one piece
         self.devices = {parameter.device for parameter in self.parameters}
         self.accelerators = [device for device in self.devices if device.type not in ("cpu", "meta")]
         self._signature = [(p.shape, p.dtype, p.device) for p in self.parameters]
@@ -93,16 +95,17 @@ class Objective:
         """Return whether the model still has the parameters that were adopted."""
         self.tree.update()
         current = [p for p in self.tree.parameters if p.requires_grad]
-        if len(current) != len(self.parameters):
-            return False
-        for new, old, (shape, dtype, device) in zip(current, self.parameters, self._signature, strict=True):
-            if new is not old or new.dtype is not dtype or new.shape != shape or new.device != device:
-                return False
-        return True
+        return [*map(id, current)] == [*map(id, self.parameters)] and [
+            (p.shape, p.dtype, p.device) for p in current
+        ] == self._signature
 
     def snapshot(self) -> Snapshot:
         """Return the random state and the buffers as they are now."""
         return Snapshot(self.tree.modules, self.accelerators)
+
+    def current(self, snapshot: Snapshot) -> Snapshot:
+        """Return the state from which both points of a step start: the one given, or that after numbers were drawn."""
+        return snapshot if snapshot.undrawn() else self.snapshot()
 
     def pieces(self, batch: Any) -> list[tuple[Any, int]]:
         """Return (piece, size) for the batch cut by ``micro_batch``."""
@@ -166,6 +169,13 @@ class Objective:
                 parameter.grad = None
                 gradient = gradient.clone()
             parameter.grad = gradient
+
+    def write_flat(self, direction: Tensor) -> None:
+        """As ``write_gradients`` for one vector over all trainable parameters, which keeps its memory."""
+        for parameter in self.frozen:
+            parameter.grad = None
+        if self._gradients is None or not self._gradients.write(direction, self.parameters):
+            self._gradients = Gradients(direction, self.parameters)
 
     def batch_norms(self) -> list[str]:
         """Return the names of the BatchNorm layers that use batch statistics now."""

@@ -7,24 +7,29 @@ from torch import Tensor
 CHUNK = 1 << 17  # entries converted at a time, on the CPU: they stay in its cache
 
 
-def gramian_of(matrix: Tensor) -> Tensor:
+def gramian_of(matrix: Tensor, roots: Tensor | None = None) -> Tensor:
     """Return M M^T in float64; entries are converted before they are multiplied, since float32 products may underflow.
+
+    With ``roots``, one number per column by which the entries are multiplied, it is M diag(roots)^2 M^T.
 
     On the CPU, NumPy converts the chunks. Torch would do it in threads, which slow down those of the matrix product.
     """
     rows, columns = matrix.shape
     if rows * columns <= CHUNK:
-        whole = matrix.double()
+        whole = matrix.double() if roots is None else matrix.double() * roots
         return whole @ whole.T
     width = _width(matrix)
     if matrix.device.type != "cpu":
-        parts = (part.double() for part in matrix.split(width, dim=1))
+        scales = [1.0] * columns if roots is None else roots.split(width)
+        parts = (part.double() * scale for part, scale in zip(matrix.split(width, dim=1), scales, strict=False))
         return torch.stack([part @ part.T for part in parts]).sum(0)
     total, buffer = np.zeros((rows, rows)), np.empty((rows, width))
     with np.errstate(over="ignore", invalid="ignore"):
-        for part in matrix.split(width, dim=1):
+        for start, part in zip(range(0, columns, width), matrix.split(width, dim=1), strict=True):
             chunk = buffer[:, : part.shape[1]]
             np.copyto(chunk, (part.float() if part.dtype is torch.bfloat16 else part).numpy())
+            if roots is not None:
+                chunk *= roots[start : start + width].numpy()
             total += chunk @ chunk.T
     return torch.from_numpy(total)
 

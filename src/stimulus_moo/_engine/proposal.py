@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from stimulus_moo._engine.culprit import find_culprit
 from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.exclusive import evaluating, exclusive
 from stimulus_moo._engine.interrupts import DeferredInterrupts
-from stimulus_moo._engine.loss_forms import AnyRows, LossForm, WeightedLoss
-from stimulus_moo._engine.nonfinite import check_direction
+from stimulus_moo._engine.loss_forms import LossForm, WeightedLoss
 from stimulus_moo._engine.norms import distance
 from stimulus_moo._engine.observation import Observation, Probe
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.row import Row
-from stimulus_moo._engine.rows import Rows
-from stimulus_moo._engine.solving import form_of, needs_memory, solve
+from stimulus_moo._engine.solving import ONE, combine, form_of, needs_memory, remember, solve
 from stimulus_moo._engine.step import Step
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo._engine.warnings import replay_message
 from stimulus_moo.errors import InvalidOption, NonFiniteError, NotCopyable
 from stimulus_moo.estimators import Update
 from stimulus_moo.state import Stateful
-
-ONE = torch.ones(1, dtype=torch.float64)  # the weight of the one row of kept weights
 
 if TYPE_CHECKING:
     from stimulus_moo.multigradient import MultiGradient
@@ -121,30 +113,35 @@ class Proposal:
         """Return the state that the estimator or the weighting had before the proposal."""
         return next((state for own, state in self._states if own is part), None) or part.state_dict()
 
-    @evaluating
     def evaluate(
         self, batch: Any, *, fresh: bool = False, look_back: bool = False, update: Update | None = None
     ) -> None:
-        """Evaluate the estimator's update, or the one given; called by ``MultiGradient``."""
+        """Evaluate the estimator's update, or the one given; called by ``MultiGradient``, which holds the lock."""
+        try:
+            with torch.no_grad():
+                if self.observes and self._mg.store.previous is not None:
+                    self._moved = distance(self._mg.objective.parameters, self._mg.store.previous)
+                self.update = self._choose(fresh, look_back) if update is None else update
+                self._evaluate(batch, self.update, stepping=update is None)
+        except BaseException as error:
+            if not self._undone(error):
+                raise
+
+    def _evaluate(self, batch: Any, update: Update, *, stepping: bool) -> None:
         mg = self._mg
-        with self._undone_on_error(), torch.no_grad():
-            if self.observes and mg.store.previous is not None:
-                self._moved = distance(mg.objective.parameters, mg.store.previous)
-            self.update = self._choose(fresh, look_back) if update is None else update
-            replay = self._replay(self._snapshot)  # the estimator may have drawn from the global random state
-            form = form_of(mg, self._t, self.update, stepping=update is None)
-            self._solved = not form.weighted
-            if self._solved and (form.sketched or needs_memory(mg, self.update)):
-                form, replay = self._solve_before(form, batch, replay)
-            self._probe = self._new_probe(self.update, form)
-            self._transaction = Transaction(mg.store, self.update, self._t, replay, self._probe, form)
-            self._transaction.evaluate(batch)
-            if not self._transaction.replayed:
-                mg.warn("replay", replay_message(self._t))
+        form, replay = form_of(mg, self._t, update, stepping=stepping), self._snapshot
+        self._solved = not form.weighted
+        if self._solved and (form.sketched or needs_memory(mg, update)):
+            form, replay = self._solve_before(form, batch, replay)
+        self._probe = self._new_probe(update, form)
+        self._transaction = Transaction(mg.store, update, self._t, replay, self._probe, form)
+        self._transaction.evaluate(batch)
+        if not self._transaction.replayed:
+            mg.warn("replay", replay_message(self._t))
 
     def _solve_before(self, form: LossForm, batch: Any, replay: Snapshot) -> tuple[LossForm, Snapshot]:
         """Solve for the weights on the gradients of what the step is about to evaluate; it then follows lambda . F."""
-        mg, update = self._mg, self.update
+        mg, update, replay = self._mg, self.update, self._mg.objective.current(replay)
         assert update is not None
         state = None if update.anchor is None else mg.estimator.state_dict()
         now = 1.0 if update.keep or update.look_back else update.now
@@ -159,36 +156,29 @@ class Proposal:
         solving.release()
         if state is not None:  # the step draws the same anchor
             mg.estimator.load_state_dict(state)
-        return WeightedLoss(weights), self._replay(replay)
-
-    def _replay(self, snapshot: Snapshot) -> Snapshot:
-        """Return the state from which both points start: the one given, or that after random numbers were drawn."""
-        return snapshot if snapshot.undrawn() else self._mg.objective.snapshot()
+        return WeightedLoss(weights), replay
 
     @evaluating
     def weigh(self) -> None:
         """Compute weights and direction; an overflow ends up in ``error``. ``commit`` calls this if needed."""
+        self._weigh()
+
+    def _weigh(self) -> None:
         mg, transaction = self._mg, self._transaction
         if not self.open or self._combined is not None or transaction is None or transaction.pending is None:
             return
-        rows, form = transaction.pending, transaction.form
-        with self._undone_on_error(), torch.no_grad(), full_precision(mg.objective.devices):
-            weights = form.weights_for(transaction.objectives)
-            if weights is None:
-                weights = factors = solve(mg, transaction, self._t)
-            else:
-                factors = ONE
-            if isinstance(rows, Row) and transaction.products is not None:
-                self._combined = weights, None, float(transaction.products)  # finite, or it would not be used
-                return
-            direction, sq_norm = rows.combine(factors)
-            if form.weighted and not math.isfinite(sq_norm):
-                raise find_culprit(transaction, transaction.evaluated)
-            if isinstance(rows, Rows) and (mg.objective.narrow or not math.isfinite(sq_norm)):
-                check_direction(direction, sq_norm, rows, factors, self._t)
-            self._combined = weights, direction, sq_norm
+        kept = transaction.form.weights_for(transaction.objectives)
+        if kept is not None and transaction.products is not None:  # which are finite, or they would not be used
+            self._combined = kept, None, float(transaction.products)
+            return
+        try:
+            with torch.no_grad(), full_precision(mg.objective.devices):
+                self._combined = combine(mg, transaction, self._t)
+        except BaseException as error:
+            if not self._undone(error):
+                raise
 
-    @exclusive
+    @evaluating
     def commit(self) -> Step:
         """Weigh the objectives, write d_t into every ``p.grad`` and make the step final.
 
@@ -196,67 +186,74 @@ class Proposal:
             NonFiniteError: a loss, a gradient or the direction is NaN or infinite, and is not to be skipped.
             InvalidOption: the proposal was committed or discarded before.
         """
-        self.weigh()
+        return self.finish()
+
+    def finish(self) -> Step:
+        """Do what ``commit`` does; called by ``MultiGradient``, which holds the lock."""
+        self._weigh()
         if self.error is not None and not self._settled:
             self._settled = True
             return self._skip(self.error)
-        mg, transaction = self._mg, self._transaction
+        transaction = self._transaction
         if not self.open or transaction is None or self._combined is None:
             raise InvalidOption("this proposal was committed or discarded before; call propose(batch) again")
-        (weights, direction, sq_norm), account = self._combined, transaction.account
-        losses = account.losses
+        try:
+            return self._write(transaction, *self._combined)
+        except BaseException as error:
+            self._undone(error)
+            raise
+
+    def _write(
+        self, transaction: Transaction, weights: Tensor, direction: list[Tensor | None] | None, sq_norm: float
+    ) -> Step:
+        """Let every part learn from the step, then write it."""
+        mg, account, losses = self._mg, transaction.account, transaction.account.losses
         assert losses is not None
-        with self._undone_on_error():
-            observation = self.observation if mg.watched or mg.estimator.observes else None
-            if mg.estimator.observes and observation is not None:
-                mg.estimator.learn(observation)
-            anchored, cost = transaction.update.anchor is not None, self.cost
-            mg.estimator.record(sq_norm, anchored=anchored)
-            if mg.reweigh is not None and mg.reweigh.learns:
-                before = None if account.before is None else account.before.tolist()
-                mg.reweigh.learn(losses.tolist(), before, cost[2], solved=self._solved, anchored=anchored)
-            length = torch.tensor(sq_norm, dtype=torch.float64)
-            step = Step(losses, weights.to(losses, copy=True), length, anchored, self._solved)
-            counts = [total + new for total, new in zip((mg.samples, mg.gradients, mg.passes), cost, strict=True)]
-            remembered = self._remembered(transaction, direction, weights)
-            shared, row = isinstance(remembered, Row), transaction.rows  # is its memory that of the direction?
-            if direction is None and isinstance(row, Row):
-                direction, shared = row.copies() if shared else row.parts, False
-            assert direction is not None
+        observation = self.observation if mg.watched or mg.estimator.observes else None
+        if mg.estimator.observes and observation is not None:
+            mg.estimator.learn(observation)
+        anchored, cost = transaction.update.anchor is not None, self.cost
+        mg.estimator.record(sq_norm, anchored=anchored)
+        if mg.reweigh is not None and mg.reweigh.learns:
+            before = None if account.before is None else account.before.tolist()
+            mg.reweigh.learn(losses.tolist(), before, cost[2], solved=self._solved, anchored=anchored)
+        length = torch.scalar_tensor(sq_norm, dtype=torch.float64)
+        step = Step(losses, weights.to(losses, copy=True), length, anchored, self._solved)
+        samples, gradients, passes = mg.samples + cost[0], mg.gradients + cost[1], mg.passes + cost[2]
+        remembered = remember(mg, transaction, direction, weights)
+        shared, row = isinstance(remembered, Row), transaction.rows  # is its memory that of the direction?
+        flat = row.flat if direction is None and isinstance(row, Row) else None
+        parts = row.parts if direction is None and flat is None and isinstance(row, Row) else direction
 
-            def finish() -> None:
-                transaction.commit(remembered, remember_point=mg.estimator.two_point)
-                mg.objective.write_gradients(direction, copy=shared)
-                mg.objective.count = len(losses)
-                mg.t, (mg.samples, mg.gradients, mg.passes) = self._t + 1, counts
-                mg.weights, mg.sq_norm = weights if transaction.form.weighted else weights.clone(), sq_norm
-                mg.observation = observation if mg.watched else None
-                mg.policy.in_a_row = 0
-                self.open = False
-                self._combined = None
+        def write() -> None:
+            transaction.commit(remembered, remember_point=mg.estimator.two_point)
+            if flat is not None:
+                mg.objective.write_flat(flat)
+            elif parts is not None:
+                mg.objective.write_gradients(parts, copy=shared)
+            mg.objective.count = len(losses)
+            mg.t, mg.samples, mg.gradients, mg.passes = self._t + 1, samples, gradients, passes
+            mg.weights, mg.sq_norm = weights if transaction.form.weighted else weights.clone(), sq_norm
+            mg.observation = observation if mg.watched else None
+            mg.policy.in_a_row = 0
+            self.open = False
+            self._combined = None
 
-            try:
-                finish()
-            except BaseException:  # finish is idempotent: complete it before the interrupt takes effect
-                with DeferredInterrupts():
-                    finish()
-                raise
+        try:
+            write()
+        except BaseException:  # write is idempotent: complete it before the interrupt takes effect
+            with DeferredInterrupts():
+                write()
+            raise
         return step
-
-    def _remembered(
-        self, transaction: Transaction, direction: Sequence[Tensor | None] | None, weights: Tensor
-    ) -> AnyRows | None:
-        """Return the rows that the estimator needs again: under kept weights one, whose value is d_t."""
-        store, rows = self._mg.store, transaction.rows
-        if not self._mg.estimator.remembers:
-            return None
-        if transaction.form.weighted or not store.one_row:
-            return rows
-        return store.row_of(rows.mix(weights)[0] if direction is None or self._mg.objective.narrow else direction)
 
     @exclusive
     def discard(self) -> None:
         """Leave everything as it was before ``propose``. Idempotent; does nothing after ``commit``."""
+        self.undo()
+
+    def undo(self) -> None:
+        """Do what ``discard`` does; called by ``MultiGradient``, which holds the lock."""
         self._settled = True
         if self.open:
             self._undo(None)
@@ -318,17 +315,13 @@ class Proposal:
             *(() if probe is None else (probe.change, probe.change_variance, probe.variance)),
         )
 
-    @contextmanager
-    def _undone_on_error(self) -> Iterator[None]:
-        """Undo the proposal if the body raises; a ``NonFiniteError`` is kept in ``error``."""
-        try:
-            yield
-        except BaseException as error:
-            if self.open:
-                self._undo(error)
-            if not isinstance(error, NonFiniteError):
-                raise
+    def _undone(self, error: BaseException) -> bool:
+        """Undo the proposal after an error; return whether it is a ``NonFiniteError``, which is kept in ``error``."""
+        if self.open:
+            self._undo(error)
+        if isinstance(error, NonFiniteError):
             self.error = error
+        return self.error is error
 
     def _undo(self, error: BaseException | None) -> None:
         mg = self._mg

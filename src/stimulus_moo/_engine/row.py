@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.flat import views
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.norms import distance, sq_norm_of
+
+#: above this many entries the parts of a row do not stay in the processor's cache until all are there
+LARGE = 1 << 20
 
 
 class Row:
@@ -35,6 +40,7 @@ class Row:
         self._reached: Sequence[int] = ()  # of the parts of ``_flats``, while there are no ``_parts``
         #: for each parameter 1 if it was or is expected to be reached, else 0
         self.layout = self.reach if room is None else list(room)
+        self._sq_norm: float | None = None  # if it is known already
         self._flats: list[Tensor] = []  # the memory of the parts, where it is one piece for each block
         self._members: list[list[int]] = []  # the parameters of each block
         self.close: Callable[[], None] | None = None  # cleanup callback, run if a backward pass was interrupted
@@ -48,7 +54,7 @@ class Row:
 
     @parts.setter
     def parts(self, parts: list[Tensor | None]) -> None:
-        self._parts = parts
+        self._parts, self._sq_norm = parts, None
 
     @property
     def reach(self) -> list[int]:
@@ -58,26 +64,40 @@ class Row:
     def expect(self, masks: Callable[[], list[int]]) -> None:
         """Memory comes with the gradients."""
 
-    def begin(self, old: object) -> None:
-        """Become zero, in the memory of the parts, if ``old`` with the same reach will be added; else empty."""
-        if isinstance(old, Row) and old.reach == self.reach and any(self.reach):
-            torch._foreach_zero_(_present(self.parts))
-        else:
-            self.parts, self._flats = [None] * len(self.parameters), []
+    def begin(self) -> None:
+        """Become empty; the memory comes with the gradients."""
+        self.parts, self._flats = [None] * len(self.parameters), []
 
-    def accumulate(self, loss: Tensor, weight: float) -> None:
-        """Add ``weight`` times the gradient of a loss, as plain training adds to ``p.grad``, which stays as it was."""
-        parameters = self.parameters
-        kept = [parameter.grad for parameter in parameters]
+    def accumulate(self, loss: Tensor, weight: float, old: Row | None = None, keep: float = 0.0) -> None:
+        """Add ``weight`` times the gradient of a loss, as plain training adds to ``p.grad``, which stays as it was.
+
+        Then add ``keep`` times the old row, if there is one. In a large model each part is finished, and its norm
+        taken, as soon as its gradient exists, while it is in the processor's cache.
+        """
+        parameters, kept = self.parameters, [parameter.grad for parameter in self.parameters]
+        earlier = [None] * len(parameters) if old is None else old.parts
+        hooks: list[RemovableHandle] = []
+        squares: dict[int, float] = {}
+
+        def finish(i: int, parameter: Tensor) -> None:
+            part, other = parameter.grad, earlier[i]
+            if part is not None and part.layout is torch.strided:
+                with torch.no_grad():
+                    squares[i] = sq_norm_of([part if other is None else part.add_(other, alpha=keep)])
 
         def clean_up() -> None:
+            for hook in hooks:
+                hook.remove()
             for parameter, gradient in zip(parameters, kept, strict=True):
                 parameter.grad = gradient
 
         self.close, self._flats = clean_up, []
+        large = sum(map(Tensor.numel, parameters)) > LARGE
         try:
-            for parameter, part in zip(parameters, self.parts, strict=True):
+            for i, (parameter, part) in enumerate(zip(parameters, self.parts, strict=True)):
                 parameter.grad = part
+                if large:
+                    hooks.append(parameter.register_post_accumulate_grad_hook(partial(finish, i)))
             with full_precision({loss.device}):
                 torch.autograd.backward(loss, torch.full_like(loss, weight), inputs=list(parameters))
             self.parts = [_dense(parameter.grad) for parameter in parameters]
@@ -86,6 +106,11 @@ class Row:
             with DeferredInterrupts():
                 clean_up()
                 self.close = None
+        rest = [None if i in squares else other for i, other in enumerate(earlier)]
+        if any(other is not None for other in rest):
+            self.merge(Row(parameters, rest), keep)
+        elif len(squares) == sum(self.reach):
+            self._sq_norm = sum(squares.values())
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times the gradients, one per parameter or None."""
@@ -93,7 +118,7 @@ class Row:
 
     def merge(self, other: Row, weight: float) -> None:
         """Add ``weight`` times another row."""
-        pairs = []
+        pairs, self._sq_norm = [], None
         for i, (mine, theirs) in enumerate(zip(self.parts, other.parts, strict=True)):
             if mine is not None and theirs is not None:
                 pairs.append((mine, theirs))
@@ -104,6 +129,7 @@ class Row:
             torch._foreach_add_([mine for mine, _ in pairs], [theirs for _, theirs in pairs], alpha=weight)
 
     def scale(self, factor: float) -> None:
+        self._sq_norm = None
         torch._foreach_mul_(_present(self.parts), factor)
 
     def settle(self) -> None:
@@ -135,13 +161,12 @@ class Row:
 
     def replace(self, reach: Sequence[int], flats: Sequence[Tensor]) -> None:
         """Take the memory of all blocks, and keep the parts that were reached."""
-        self._flats, self._reached, self._parts = list(flats), reach, None
+        self._flats, self._reached, self._parts, self._sq_norm = list(flats), reach, None, None
 
-    def copies(self) -> list[Tensor | None]:
-        """Return copies of the parts, block by block where they are in one piece."""
-        if not self._flats:
-            return [None if part is None else part.clone() for part in self.parts]
-        return self._cut([flat.clone() for flat in self._flats], self.reach)
+    @property
+    def flat(self) -> Tensor | None:
+        """The row as one vector over all parameters, if its memory is one piece and all were reached."""
+        return self._flats[0] if len(self._flats) == 1 and all(self.reach) else None
 
     def _cut(self, flats: Sequence[Tensor], reach: Sequence[int]) -> list[Tensor | None]:
         parts: list[Tensor | None] = [None] * len(self.parameters)
@@ -152,7 +177,8 @@ class Row:
 
     def combine(self, weights: Tensor) -> tuple[list[Tensor | None], float]:
         """Return the row itself, since lambda is in it already, and its squared norm."""
-        return list(self.parts), sq_norm_of(_present(self.parts))
+        known = self._sq_norm
+        return list(self.parts), sq_norm_of(_present(self.parts)) if known is None else known
 
     mix = combine
 

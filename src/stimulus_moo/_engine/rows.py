@@ -43,6 +43,20 @@ class Block:
                 row[low - first : high - first] = parts[i].reshape(-1)[low - start : high - start].to(row)
             start += size
 
+    def flat(self, parts: Sequence[Tensor | None]) -> Tensor | None:
+        """Return this process's columns of a vector, given by parameter; None stands for ones."""
+        if all(parts[i] is None for i in self.members):
+            return None
+        kind = torch.promote_types(self.matrix.dtype, torch.float32)
+        flat = torch.ones(self.width, dtype=kind, device=self.matrix.device)
+        first, start = self.partition.rank * self.width, 0
+        for i, size in zip(self.members, self.sizes, strict=True):
+            low, high = max(first, start), min(first + self.width, start + size)
+            if (part := parts[i]) is not None and low < high:
+                flat[low - first : high - first] = part.reshape(-1)[low - start : high - start]
+            start += size
+        return flat
+
     def pieces(self, rows: Tensor, parameters: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
         """Yield (parameter index, its columns of one or several flat rows, in the parameter's shape)."""
         for i, part in zip(self.members, torch.split_with_sizes(rows, self.sizes, dim=-1), strict=True):
@@ -209,20 +223,23 @@ class Rows:
                         view.zero_()
         self._stale = [0] * len(self.parameters)
 
-    def gramian(self, step: int = 0) -> Tensor:
-        """Return U U^T over the parameters that decide the weights, in float64 on the CPU; raise NonFiniteError."""
-        gramian = self._products()
+    def gramian(self, step: int = 0, roots: Sequence[Tensor | None] | None = None) -> Tensor:
+        """Return U U^T over the parameters that decide the weights, in float64 on the CPU; raise NonFiniteError.
+
+        ``roots`` are D^(-1/2) by parameter, or None where that is 1; the result is then U D^-1 U^T.
+        """
+        gramian = self._products(roots)
         suspect = not math.isfinite(gramian.sum()) or not all(self.decisive)
         if suspect and (bad := self.first_non_finite()) is not None:
             raise non_finite_gradient(bad, step)
         return gramian
 
-    def _products(self) -> Tensor:
+    def _products(self, roots: Sequence[Tensor | None] | None) -> Tensor:
         gramian = torch.zeros(self.objectives, self.objectives, dtype=torch.float64)
         for block in self.blocks:
             if not self.decisive[block.members[0]]:
                 continue
-            product = gramian_of(block.matrix).cpu()
+            product = gramian_of(block.matrix, None if roots is None else block.flat(roots)).cpu()
             if len(self.blocks) == 1 and len(block.objectives) == self.objectives:
                 return product
             gramian[block.index[:, None], block.index] += product

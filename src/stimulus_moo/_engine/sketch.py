@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,16 +32,25 @@ class Sketch(Rows):
     zero if P <= k (Charikar, Chen and Farach-Colton, 2002; Weinberger et al., 2009). The projection is linear and the
     same in all processes and at all steps, so sums over pieces, anchors and processes can be formed of sketches.
 
-    Only parameters that decide the weights are part of it.
+    Only parameters that decide the weights are part of it. With ``roots``, D^(-1/2) of a metric by parameter, the rows
+    are multiplied by them first, so that the inner products are those of the metric.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], objectives: int, decisive: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        objectives: int,
+        decisive: Sequence[bool],
+        roots: Sequence[Tensor | None] | None = None,
+    ) -> None:
         super().__init__(parameters, objectives, decisive)
+        self._roots = [None] * len(parameters) if roots is None else roots
         self.staged = False  # gradients are projected as they are computed, so that no row is held
         chosen = [i for i, counts in enumerate(decisive) if counts]
         starts = torch.tensor([0, *(parameters[i].numel() for i in chosen)]).cumsum(0).tolist()
         self._starts = dict(zip(chosen, starts, strict=False))
         self._signs: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._cuts: dict[int, tuple[list[tuple[int, int]], list[Tensor]]] = {}  # of each parameter, once it was cut
         self.blocks = [_SketchBlock(objectives, parameters[chosen[0]], chosen[0], min(WIDTH, starts[-1]))]
 
     def expect(self, masks: Callable[[], list[int]]) -> None:
@@ -66,12 +75,20 @@ class Sketch(Rows):
 
     def add_one(self, objective: int, i: int, gradient: Tensor, weight: float) -> None:
         """Add ``weight`` times the sketch of one objective's gradient for one parameter."""
-        self.cover([int(k == i) << objective for k in range(len(self.parameters))])
+        if not self.reach[i] >> objective & 1:
+            self.cover([int(k == i) << objective for k in range(len(self.parameters))])
         row = self.blocks[0].matrix[objective]
-        flat = gradient.reshape(-1).to(row)
+        root = self._roots[i]
+        flat = (gradient if root is None else gradient * root).reshape(-1).to(row)
         if i in self._starts:
-            for sums, entries, signs in self._pieces(i, row, flat):
-                sums.addcmul_(entries, signs, value=weight)
+            places, signs = self._pieces(i, flat)
+            sums = [row[first:last] for first, last in places]
+            entries = flat.split([last - first for first, last in places])
+            if flat.is_cpu:  # one after the other, since several pieces are added to the same sums
+                torch._foreach_addcmul_(sums, entries, signs, value=weight)
+            else:
+                for total, part, sign in zip(sums, entries, signs, strict=True):
+                    total.addcmul_(part, sign, value=weight)
         elif not finite(flat):
             row += torch.nan  # it must be found although this parameter does not decide the weights
 
@@ -89,14 +106,23 @@ class Sketch(Rows):
     def settle(self) -> None:
         """Nothing was left out."""
 
-    def _pieces(self, i: int, row: Tensor, flat: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield sums, the entries of one parameter that are added to them, and their signs."""
-        signs, position, width, first = self._signs_like(flat), self._starts[i], len(row), 0
-        while first < len(flat):
-            bucket, sign = (position + first) % width, (position + first) % SIGNS
-            size = min(len(flat) - first, width - bucket, SIGNS - sign)
-            yield row[bucket : bucket + size], flat[first : first + size], signs[sign : sign + size]
-            first += size
+    def gramian(self, step: int = 0, roots: Sequence[Tensor | None] | None = None) -> Tensor:
+        """Return the Gramian; the metric is in the sketch already."""
+        return super().gramian(step)
+
+    def _pieces(self, i: int, flat: Tensor) -> tuple[list[tuple[int, int]], list[Tensor]]:
+        """Return the pieces of a parameter: the range of sums that each is added to, and its signs."""
+        if i not in self._cuts:
+            signs, position, width = self._signs_like(flat), self._starts[i], self.blocks[0].matrix.shape[1]
+            places, cut, first = [], [], 0
+            while first < len(flat):
+                bucket, sign = (position + first) % width, (position + first) % SIGNS
+                size = min(len(flat) - first, width - bucket, SIGNS - sign)
+                places.append((bucket, bucket + size))
+                cut.append(signs[sign : sign + size])
+                first += size
+            self._cuts[i] = places, cut
+        return self._cuts[i]
 
     def _signs_like(self, flat: Tensor) -> Tensor:
         kind = flat.dtype, flat.device

@@ -1,13 +1,18 @@
-"""Whether a step solves for the weights or keeps them, and the solve itself."""
+"""Whether a step solves for the weights or keeps them, the solve itself, and the direction."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
+from stimulus_moo._engine.culprit import find_culprit
 from stimulus_moo._engine.differentiation import full_precision
-from stimulus_moo._engine.loss_forms import LossForm, WeightedLoss
+from stimulus_moo._engine.loss_forms import AnyRows, LossForm, WeightedLoss
+from stimulus_moo._engine.nonfinite import check_direction
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.estimators import Update
@@ -15,6 +20,8 @@ from stimulus_moo.weightings.base import checked
 
 if TYPE_CHECKING:
     from stimulus_moo.multigradient import MultiGradient
+
+ONE = torch.ones(1, dtype=torch.float64)  # the weight of the one row of kept weights
 
 
 def form_of(mg: MultiGradient, t: int, update: Update, *, stepping: bool) -> LossForm:
@@ -41,8 +48,38 @@ def solve(mg: MultiGradient, transaction: Transaction, t: int) -> Tensor:
     rows, products = transaction.rows, transaction.products
     assert isinstance(rows, Rows)
     with full_precision(mg.objective.devices):
-        gramian = rows.gramian(t) if products is None else products.cpu()
+        if products is None or mg.store.metric is not None:
+            gramian = rows.gramian(t, mg.store.roots())
+        else:
+            gramian = products.cpu()
         weights = checked(mg.weighting(gramian), rows.objectives)
     if mg.store.reducer is not None and not mg.weighting.deterministic:
         weights = mg.store.reducer.broadcast(weights)
     return weights
+
+
+def combine(mg: MultiGradient, transaction: Transaction, t: int) -> tuple[Tensor, list[Tensor | None], float]:
+    """Return lambda_t, d_t and ||d_t||^2."""
+    rows, weights = transaction.rows, transaction.form.weights_for(transaction.objectives)
+    if weights is None:
+        weights = factors = solve(mg, transaction, t)
+    else:
+        factors = ONE
+    direction, sq_norm = rows.combine(factors)
+    if transaction.form.weighted and not math.isfinite(sq_norm):
+        raise find_culprit(transaction, transaction.evaluated)
+    if isinstance(rows, Rows) and (mg.objective.narrow or not math.isfinite(sq_norm)):
+        check_direction(direction, sq_norm, rows, factors, t)
+    return weights, direction, sq_norm
+
+
+def remember(
+    mg: MultiGradient, transaction: Transaction, direction: Sequence[Tensor | None] | None, weights: Tensor
+) -> AnyRows | None:
+    """Return the rows that the estimator needs again: under kept weights one, whose value is d_t."""
+    store, rows = mg.store, transaction.rows
+    if not mg.estimator.remembers:
+        return None
+    if transaction.form.weighted or not store.one_row:
+        return rows
+    return store.row_of(rows.mix(weights)[0] if direction is None or mg.objective.narrow else direction)

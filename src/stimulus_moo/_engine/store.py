@@ -21,6 +21,7 @@ from stimulus_moo.errors import StateMismatch
 if TYPE_CHECKING:
     from stimulus_moo._engine.loss_forms import LossForm
     from stimulus_moo.distributed.reducer import AllReduce
+    from stimulus_moo.weightings.metric import Metric
 
 #: The staging threshold. Up to this many entries of U (S x P) an update is built beside the old rows and can be
 #: discarded exactly. Above, rows are updated in place, so that no second S x P matrix exists.
@@ -38,8 +39,10 @@ class Store:
         reducer: AllReduce | None = None,
         *,
         one_row: bool = False,
+        metric: Metric | None = None,
     ) -> None:
         self.one_row = one_row  # are weights kept between solves, so that one row is remembered?
+        self.metric = metric  # None for the Euclidean one
         self.objective, self.engine, self.storage = objective, engine, storage or Storage()
         self.reducer = reducer  # None for a process on its own
         self.sharded = reducer is not None and reducer.sharded
@@ -59,7 +62,11 @@ class Store:
         self.__dict__.update(state)
         self.rows, self.previous = self._loaded(state["rows"]), None
         if state["previous"] is not None:
-            self.remember_point(state["previous"])
+            self.set_previous(state["previous"])
+
+    def roots(self) -> list[Tensor | None] | None:
+        """Return D^(-1/2) of the metric for each parameter; None for the Euclidean one."""
+        return None if self.metric is None else self.metric.roots(self.objective.parameters)
 
     def stages(self, objectives: int) -> bool:
         """Return whether updates of so many rows are built beside the old ones; a part of sharded rows is small."""
@@ -114,8 +121,15 @@ class Store:
             blank.make_room(room)
         return blank
 
-    def remember_point(self, point: Sequence[Tensor]) -> None:
-        """Keep a copy of x_t as x_{t-1}, for a small model in one piece of memory."""
+    def remember_point(self, flat: Tensor | None = None) -> None:
+        """Keep a copy of x_t as x_{t-1}, for a small model in one piece of memory; ``flat`` is x_t if it is known."""
+        if flat is not None and self.flat_previous is not None:
+            self.flat_previous.copy_(flat)
+        else:
+            self.set_previous([parameter.detach() for parameter in self.objective.parameters])
+
+    def set_previous(self, point: Sequence[Tensor]) -> None:
+        """Keep a copy of these values, one for each parameter, as x_{t-1}."""
         if self.previous is not None:  # without torch.no_grad, whose exit a signal could skip
             torch._foreach_copy_(self.previous, list(point))
             return
@@ -201,7 +215,7 @@ class Store:
         self.layout = [layout[name] for name in self.objective.names]
         parameters = dict(zip(self.objective.names, self.objective.parameters, strict=True))
         if point is not None:
-            self.remember_point([point[name].to(parameter.device) for name, parameter in parameters.items()])
+            self.set_previous([point[name].to(parameter.device) for name, parameter in parameters.items()])
         self.rows = self._loaded(rows)
 
     def _loaded(self, rows: list[dict[str, Tensor]]) -> Rows | Row | None:

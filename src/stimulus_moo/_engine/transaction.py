@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +19,7 @@ from stimulus_moo._engine.loss_forms import ALL_LOSSES, AnyRows, LossForm
 from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.objective import Evaluated
 from stimulus_moo._engine.observation import Piece, Probe, WeightedSum
+from stimulus_moo._engine.pieces import cut, own_pieces
 from stimulus_moo._engine.precompiled import keep_buffers
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.row import Row
@@ -26,7 +27,6 @@ from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.sketch import Sketch
 from stimulus_moo._engine.store import Store
 from stimulus_moo.anchors.variance import Spread
-from stimulus_moo.data.batches import leading_size, split
 from stimulus_moo.data.partition import ALL
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
 from stimulus_moo.estimators import Update
@@ -59,7 +59,9 @@ class Transaction:
         self.objectives = 0  # S, once the losses were evaluated
         self.pending: AnyRows | None = None  # U_t
         self.evaluated: list[Piece] = []  # the pieces of the batch
+        self._merged = False  # was U_{t-1} added with the gradients?
         self._masks: list[int] | None = None  # which objectives reach each parameter, if that was not known before
+        self.point: Tensor | None = None  # x_t as one vector, if it is known
         self.products: Tensor | None = None  # Gramian of U_t, or squared norm of its one row, if it is known already
         self.accumulator: Accumulator | None = None  # the last one
         #: whether U_{t-1} is overwritten by this update
@@ -96,10 +98,12 @@ class Transaction:
         if pending is None:
             return
         if remember_point:  # first, since it may run out of memory
-            store.remember_point([parameter.detach() for parameter in store.objective.parameters])
+            store.remember_point(self.point)
         _, store.layout = self.layout()
         used = [one for one in (pending, store.rows) if one is not rows and self._reusable(one)]
         store.spare = used[0] if used else store.spare
+        if isinstance(store.spare, Row):
+            store.spare.begin()  # autograd brings its own memory
         store.rows = rows
         self.release()
         if store.reducer is not None:
@@ -147,7 +151,7 @@ class Transaction:
         if self.pending is None:
             self.pending = self.store.blank(self.form, self.objectives, forget=not self.update.keep)
             if isinstance(self.pending, Row):
-                self.pending.begin(self.store.rows if self.update.keep else None)
+                self.pending.begin()
         self.pending.expect(lambda: self.store.masks(graphs))
         return self.pending
 
@@ -157,7 +161,7 @@ class Transaction:
         sizes = [0, 0]  # of the current pair
         partition = ALL if reducer is None else reducer.partition
         for batch in anchor.batches(partition, self._tally):
-            pieces, (pair, half) = self._pieces(batch), anchor.place or (None, 0)
+            pieces, (pair, half) = own_pieces(self.store, batch), anchor.place or (None, 0)
             probe = None if pair is None else self.probe
             if probe is not None and not half:
                 probe.begin(halves=True)
@@ -183,7 +187,7 @@ class Transaction:
 
     def _evaluate_batch(self, batch: Any) -> None:
         update, probe, reducer = self.update, self.probe, self.store.reducer
-        pieces = self.evaluated = self._cut(batch, halves=probe is not None and probe.halves)
+        pieces = self.evaluated = cut(self.store, batch, halves=probe is not None and probe.halves)
         own = sum(piece.size for piece in pieces)
         self._count(own)
         self.drops |= self.in_place and bool(update.now or update.before)  # else it only looks
@@ -229,35 +233,6 @@ class Transaction:
         if probe.in_rows and old is not None and new is not None and weights is not None:
             probe.change = new.distance(old, weights)  # type: ignore[arg-type]  # both are of one kind
 
-    def _cut(self, batch: Any, *, halves: bool) -> list[Piece]:
-        """Return the batch in pieces of at most ``micro_batch`` samples, on request from its two halves."""
-        if not halves:
-            whole = self._pieces(batch)
-            total = sum(size for _, size in whole)
-            return [Piece(content, size, size / total, 0, size / total) for content, size in whole]
-        parts = [batch]
-        with suppress(InvalidBatch):  # a batch that cannot be cut is evaluated whole
-            found = list(split(batch, -(-leading_size(batch) // 2)))
-            size = self.store.objective.size
-            if sum(map(size, found)) == size(batch):  # no sample is in both
-                parts = found
-        pieces = [self._pieces(part) for part in parts]
-        sizes = [sum(size for _, size in part) for part in pieces]
-        return [
-            Piece(content, size, size / sum(sizes), half, size / sizes[half])
-            for half, part in enumerate(pieces)
-            for content, size in part
-        ]
-
-    def _pieces(self, batch: Any) -> list[tuple[Any, int]]:
-        """Return what this process evaluates of a batch; among several processes it may be nothing."""
-        objective, alone = self.store.objective, self.store.reducer is None
-        if batch is None and alone:
-            raise InvalidBatch("this estimator needs a batch at every step: call backward(batch), found None")
-        if not alone and (batch is None or objective.is_empty(batch)):
-            return []
-        return objective.pieces(batch)
-
     def _evaluate_pieces(self, pieces: list[Piece], keep: float, factor: float) -> None:
         update, account, probe, rows = self.update, self.account, self.probe, self.store.rows
         if self.in_place and pieces and rows is not None:
@@ -268,28 +243,40 @@ class Transaction:
             probe.begin(halves=any(piece.half for piece in pieces))
         drawn: list[Tensor] = []  # random states after the evaluation at x_{t-1}
         if update.look_back and self.store.swap is not None:
+            snapshot = self.store.objective.current(self._snapshot)  # the estimator may have drawn random numbers
             earlier = Account()
             with self.store.swap:
                 for piece in pieces:
                     weight = update.before * factor * piece.fraction
                     self._accumulate(piece, weight, earlier, probe, at_previous=True)
-            drawn = self._snapshot.random_states()
-            self._snapshot.restore()  # the same random draw at x_t; buffers advance only there
+            drawn = snapshot.random_states()
+            snapshot.restore()  # the same random draw at x_t; buffers advance only there
             account.before = earlier.losses
         for piece in pieces:
-            self._accumulate(piece, update.now * factor * piece.fraction, account, probe)
+            last = keep if piece is pieces[-1] and not self.in_place else 0.0
+            self._accumulate(piece, update.now * factor * piece.fraction, account, probe, keep=last)
         self.replayed = not drawn or all(map(torch.equal, drawn, self._snapshot.random_states()))
         if not self.in_place:
             self._merge(keep)
 
     def _merge(self, keep: float) -> None:
-        if keep and self.store.rows is not None:
+        if keep and self.store.rows is not None and not self._merged:
             self.rows.merge(self.store.rows, keep)  # type: ignore[arg-type]  # both are of one kind
 
     def _accumulate(
-        self, piece: Piece, weight: float, account: Account, probe: Probe | None, *, at_previous: bool = False
+        self,
+        piece: Piece,
+        weight: float,
+        account: Account,
+        probe: Probe | None,
+        *,
+        at_previous: bool = False,
+        keep: float = 0.0,
     ) -> None:
-        """Add ``weight`` times the rows of one piece; a weight of 0 only looks at the gradients."""
+        """Add ``weight`` times the rows of one piece; a weight of 0 only looks at the gradients.
+
+        Where there is one row, ``keep`` times the old row may be added too.
+        """
         store = self.store
         evaluated = store.objective.evaluate(piece.content, self.step)
         self._check_count(evaluated)
@@ -300,7 +287,9 @@ class Transaction:
             self._add_rows(target, graphs, weight, side, hooked=evaluated.hooked)
         elif isinstance(target, Row) and side is None and store.engine.accumulates(store.objective.parameters):
             if weight:
-                target.accumulate(graphs[0], weight)
+                old = store.rows if keep and isinstance(store.rows, Row) else None
+                target.accumulate(graphs[0], weight, old, keep)
+                self._merged = old is not None
         else:
             self._add_row(piece, target, graphs[0], weight, side)
         account.add(evaluated.losses, piece.size)

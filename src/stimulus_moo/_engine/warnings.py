@@ -16,7 +16,7 @@ FAR_TOO_LONG = 10.0
 
 
 #: How often a loop without a safeguard is checked for far too long steps: at the first steps, then at one in so many.
-_FIRST, _EVERY = 16, 16
+_FIRST, _EVERY = 16, 64
 
 
 def due_for_check(t: int) -> bool:

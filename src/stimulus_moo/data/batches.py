@@ -70,7 +70,9 @@ def leading_size(batch: Any) -> int:
     >>> leading_size({"image": torch.zeros(5, 3), "label": torch.zeros(5)})
     5
     """
-    first = next(tensors(batch), None)
+    first = batch[0] if type(batch) in (tuple, list) and batch else None
+    if not isinstance(first, Tensor):  # else it is the usual case, without a walk over the batch
+        first = next(tensors(batch), None)
     if first is not None and first.dim():
         return int(first.shape[0])
     problem = "a first tensor with a leading (sample) dimension, found a 0-d tensor"

@@ -63,9 +63,9 @@ class ShardedRows(Rows):
             found.update(self._reached(block, flat, 1 << objective))
         return dict(sorted(found.items()))
 
-    def _products(self) -> Tensor:
-        """Return U U^T, the sum over the processes' columns."""
-        return self.group.sum(super()._products())
+    def _products(self, roots: Sequence[Tensor | None] | None) -> Tensor:
+        """Return U U^T, or U D^-1 U^T, the sum over the processes' columns."""
+        return self.group.sum(super()._products(roots))
 
     def sq_norms(self) -> Tensor:
         """Return ||u^s||^2 for every s."""

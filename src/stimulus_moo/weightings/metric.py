@@ -1,0 +1,108 @@
+"""The metric in which weights are solved for: what the optimizer divides the gradient by."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Adagrad, Adam, NAdam, Optimizer, RMSprop
+
+from stimulus_moo.errors import InvalidOption
+
+#: from parameters to D, one tensor of positive numbers for each
+Scalings = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+class Metric:
+    r"""D of an Adam-type optimizer, or of a function from parameters to positive scalings.
+
+    .. code-block:: text
+
+        Adam, AdamW, NAdam:   D = sqrt(v / (1 - beta2^t)) + eps        v the second moment, its maximum with amsgrad
+        RMSprop:              D = sqrt(v) + eps                        centred: v minus the square of the mean
+        Adagrad:              D = sqrt(sum of squares) + eps
+
+    as the optimizer's state stands before the step, and D = 1 before it has one. Learning rates are not part of it.
+    With weights lambda from U D^-1 U^T, the step D^-1 U^T lambda decreases every objective to first order; with weights
+    from U U^T it may not.
+
+    Args:
+        source: the optimizer, or the function.
+
+    Raises:
+        InvalidOption: the optimizer does not divide by a quantity that is known here.
+    """
+
+    def __init__(self, source: Optimizer | Scalings) -> None:
+        self.source = source
+        self._rule: Callable[[dict[str, Any], dict[str, Any]], Tensor] | None = None
+        if isinstance(source, Optimizer):
+            self._rule = next((rule for kinds, rule in _RULES if isinstance(source, kinds)), None)
+            if self._rule is None:
+                raise InvalidOption(
+                    "metric must be None, an optimizer of the kinds Adam, AdamW, NAdam, RMSprop or Adagrad, or a "
+                    f"function from parameters to positive scalings, found {type(source).__name__}; SGD and HeavyBall "
+                    "need none"
+                )
+        elif not callable(source):
+            raise InvalidOption(
+                "metric must be None, an Adam-type optimizer or a function from parameters to positive scalings, found "
+                f"{source!r}"
+            )
+
+    def roots(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return D^(-1/2) for each parameter; None where it is 1."""
+        found = self._of_optimizer(parameters) if self._rule is not None else self._of_function(parameters)
+        return [None if scaling is None else scaling.rsqrt() for scaling in found]
+
+    def _of_optimizer(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+        assert isinstance(self.source, Optimizer)
+        assert self._rule is not None
+        groups = {parameter: group for group in self.source.param_groups for parameter in group["params"]}
+        found: list[Tensor | None] = []
+        for parameter in parameters:
+            state = self.source.state.get(parameter) or {}
+            known = parameter in groups and float(state.get("step", 0)) > 0
+            scaling = self._rule(state, groups[parameter]).detach() if known else None
+            found.append(None if scaling is None else torch.where(scaling > 0, scaling, 1.0))
+        return found
+
+    def _of_function(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+        found = list(self.source(parameters))  # type: ignore[operator]  # it is not an optimizer
+        if len(found) != len(parameters):
+            raise InvalidOption(f"metric must return {len(parameters)} scalings, one per parameter, found {len(found)}")
+        for k, (scaling, parameter) in enumerate(zip(found, parameters, strict=True)):
+            right = isinstance(scaling, Tensor) and scaling.shape == parameter.shape
+            if not right:
+                kind = list(scaling.shape) if isinstance(scaling, Tensor) else repr(scaling)
+                raise InvalidOption(
+                    f"metric must return a tensor of shape {list(parameter.shape)} for parameter {k}, found {kind}"
+                )
+            if not bool((torch.isfinite(scaling) & (scaling > 0)).all()):
+                raise InvalidOption(f"metric must return finite positive scalings, found others for parameter {k}")
+        return [scaling.detach() for scaling in found]
+
+
+def _adam(state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+    moment: Tensor = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
+    correction = 1.0 - float(group["betas"][1]) ** float(state["step"])
+    return (moment / correction).sqrt() + float(group["eps"])
+
+
+def _rmsprop(state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+    moment: Tensor = state["square_avg"]
+    if group["centered"]:
+        moment = (moment - state["grad_avg"].square()).clamp_min(0.0)
+    return moment.sqrt() + float(group["eps"])
+
+
+def _adagrad(state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+    total: Tensor = state["sum"]
+    return total.sqrt() + float(group["eps"])
+
+
+_RULES: tuple[tuple[type[Optimizer] | tuple[type[Optimizer], ...], Callable[..., Tensor]], ...] = (
+    ((Adam, NAdam), _adam),  # AdamW is an Adam
+    (RMSprop, _rmsprop),
+    (Adagrad, _adagrad),
+)
