@@ -86,7 +86,8 @@ class Metric:
 def _adam(state: dict[str, Any], group: dict[str, Any]) -> Tensor:
     moment: Tensor = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
     correction = 1.0 - float(group["betas"][1]) ** float(state["step"])
-    return (moment / correction).sqrt() + float(group["eps"])
+    corrected: Tensor = moment / correction
+    return corrected.sqrt() + float(group["eps"])
 
 
 def _rmsprop(state: dict[str, Any], group: dict[str, Any]) -> Tensor:
