@@ -8,6 +8,7 @@ from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import cache_folder, data_folders, find
 from stimulus_moo.lab.data.idx import read_idx
 from stimulus_moo.lab.data.ltr import RankingSplits, load_ltr
+from stimulus_moo.lab.data.multifashion import load_fashion_plus_mnist, load_multifashion
 from stimulus_moo.lab.data.multimnist import load_multimnist
 from stimulus_moo.lab.data.registry import DATASETS
 from stimulus_moo.lab.data.riverflow import load_riverflow
@@ -28,7 +29,9 @@ __all__ = [
     "list_data",
     "load_attributes",
     "load_digits",
+    "load_fashion_plus_mnist",
     "load_ltr",
+    "load_multifashion",
     "load_multimnist",
     "load_riverflow",
     "read_idx",
