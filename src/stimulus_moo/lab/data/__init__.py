@@ -2,6 +2,7 @@
 
 from stimulus_moo.lab.data.attributes import load_attributes
 from stimulus_moo.lab.data.celeba import CelebA
+from stimulus_moo.lab.data.census import load_census
 from stimulus_moo.lab.data.check import DataStatus, check_data, fetch_data, list_data
 from stimulus_moo.lab.data.digits import load_digits
 from stimulus_moo.lab.data.errors import DataError
@@ -28,6 +29,7 @@ __all__ = [
     "find",
     "list_data",
     "load_attributes",
+    "load_census",
     "load_digits",
     "load_fashion_plus_mnist",
     "load_ltr",
