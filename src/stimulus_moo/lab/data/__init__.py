@@ -6,6 +6,7 @@ from stimulus_moo.lab.data.census import load_census
 from stimulus_moo.lab.data.check import DataStatus, check_data, fetch_data, list_data
 from stimulus_moo.lab.data.digits import load_digits
 from stimulus_moo.lab.data.errors import DataError
+from stimulus_moo.lab.data.fairness import load_adult, load_compas, load_credit
 from stimulus_moo.lab.data.folders import cache_folder, data_folders, find
 from stimulus_moo.lab.data.idx import read_idx
 from stimulus_moo.lab.data.ltr import RankingSplits, load_ltr
@@ -28,8 +29,11 @@ __all__ = [
     "fetch_data",
     "find",
     "list_data",
+    "load_adult",
     "load_attributes",
     "load_census",
+    "load_compas",
+    "load_credit",
     "load_digits",
     "load_fashion_plus_mnist",
     "load_ltr",
