@@ -15,6 +15,7 @@ from stimulus_moo.lab.data.multimnist import load_multimnist
 from stimulus_moo.lab.data.registry import DATASETS
 from stimulus_moo.lab.data.riverflow import load_riverflow
 from stimulus_moo.lab.data.task_data import TaskData
+from stimulus_moo.lab.data.tox21 import load_tox21
 
 __all__ = [
     "DATASETS",
@@ -40,5 +41,6 @@ __all__ = [
     "load_multifashion",
     "load_multimnist",
     "load_riverflow",
+    "load_tox21",
     "read_idx",
 ]
