@@ -9,7 +9,7 @@ from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.fairness import load_adult, load_compas, load_credit
 from stimulus_moo.lab.data.folders import cache_folder, data_folders, find
 from stimulus_moo.lab.data.idx import read_idx
-from stimulus_moo.lab.data.ltr import RankingSplits, load_ltr
+from stimulus_moo.lab.data.ltr import RankingSplits, load_ltr, load_mq2008
 from stimulus_moo.lab.data.mulan import load_mulan
 from stimulus_moo.lab.data.multifashion import load_fashion_plus_mnist, load_multifashion
 from stimulus_moo.lab.data.multimnist import load_multimnist
@@ -39,6 +39,7 @@ __all__ = [
     "load_digits",
     "load_fashion_plus_mnist",
     "load_ltr",
+    "load_mq2008",
     "load_mulan",
     "load_multifashion",
     "load_multimnist",
