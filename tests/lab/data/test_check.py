@@ -64,9 +64,11 @@ def test_unknown_names_are_refused():
             act("minst")
 
 
-@pytest.mark.parametrize("name", ["mnist", "riverflow", "ltr"])
+@pytest.mark.parametrize(
+    "name", ["mnist", "riverflow", "ltr", "fashion-mnist", "adult", "compas", "credit", "tox21", "mq2008"]
+)
 def test_the_shared_files_are_the_registered_ones(shared, name):
-    folder = shared(name)
+    folder = shared(DATASETS[name].folder)
     status = check_data(name)
     assert (status.state, status.problems, status.folder) == ("present", (), folder)
     assert states(None)[name] == "present"

@@ -61,6 +61,11 @@ def test_a_gzipped_name_also_finds_the_unpacked_file(tmp_path):
     assert member(tmp_path, DataFile("b.gz")) is None
 
 
+def test_a_plain_name_also_finds_the_gzipped_file(tmp_path):
+    (tmp_path / "a.csv.gz").touch()
+    assert member(tmp_path, DataFile("a.csv")) == tmp_path / "a.csv.gz"
+
+
 def test_the_registry_is_complete():
     for entry in DATASETS.values():
         assert entry.origin

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from stimulus_moo.errors import InvalidOption
-from stimulus_moo.lab.data import DataError, check_data, load_ltr
+from stimulus_moo.lab.data import DataError, check_data, load_ltr, load_mq2008
 from stimulus_moo.ranking import InvalidRankingData, load_letor
 
 from ..ltr_files import lines, write_letor
@@ -51,3 +52,85 @@ def test_the_lambdarank_example_itself(shared):
     splits = load_ltr(columns=(90, 215, 16, 26))
     assert (splits.train.X.shape, splits.train.Y.shape) == ((3005, 296), (3005, 5))
     assert [len(np.unique(part.qid)) for part in (splits.train, splits.test)] == [201, 50]
+
+
+def write_mq2008(folder):
+    folder.mkdir(exist_ok=True)
+    for part in range(1, 6):
+        text, _ = lines(6, seed=part, features=46)
+        (folder / f"S{part}.txt").write_text(text.replace("qid:1", f"qid:{part}1"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("fold", "train", "validation", "test"), [(1, "123", "4", "5"), (2, "234", "5", "1"), (4, "451", "2", "3")]
+)
+def test_the_folds_of_mq2008_are_the_official_ones(tmp_path, fold, train, validation, test):
+    splits = load_mq2008(fold=fold, folder=write_mq2008(tmp_path))
+    for part, digits in ((splits.train, train), (splits.validation, validation), (splits.test, test)):
+        assert {str(qid)[0] for qid in part.qid} == set(digits)
+        assert part.X.shape == (len(part.qid), 44)
+
+
+def test_features_44_and_45_of_mq2008_become_labels(tmp_path):
+    folder = write_mq2008(tmp_path)
+    splits = load_mq2008(folder=folder, grades=3)
+    assert splits.labels == ("grade", "PageRank", "inlinks")
+    whole = load_letor(folder / "S5.txt").X.toarray()
+    np.testing.assert_array_equal(splits.test.X.toarray(), np.delete(whole, [43, 44], axis=1))
+    rank = np.argsort(whole[:, 43])
+    assert (np.diff(splits.test.Y[rank, 1]) >= 0).all()
+    other = load_mq2008(folder=folder, columns=(40,))
+    assert other.labels == ("grade", "feature 40")
+
+
+def test_wrong_folds_and_files_of_mq2008_are_refused(tmp_path):
+    with pytest.raises(InvalidOption, match="fold must be 1 to 5, found 6"):
+        load_mq2008(fold=6, folder=tmp_path)
+    with pytest.raises(DataError, match=r"S1\.txt\.gz: expected a file of mq2008, found nothing; to get it"):
+        load_mq2008(folder=tmp_path)
+    write_mq2008(tmp_path / "mq2008")
+    with pytest.raises(DataError, match=r"S1\.txt: expected 1,802,248 bytes of content"):
+        load_mq2008(data=tmp_path)
+    (tmp_path / "mq2008" / "S2.txt").write_text("no such line\n")
+    with pytest.raises(InvalidRankingData, match=r"S2\.txt: expected a LETOR file"):
+        load_mq2008(folder=tmp_path / "mq2008")
+
+
+def test_mq2008_itself(shared):
+    shared("mq2008")
+    splits = load_mq2008()
+    parts = (splits.train, splits.validation, splits.test)
+    assert [part.X.shape for part in parts] == [(9630, 44), (2707, 44), (2874, 44)]
+    assert [len(np.unique(part.qid)) for part in parts] == [471, 157, 156]
+    assert np.unique(splits.train.Y[:, 0]).tolist() == [0, 1, 2]
+    assert not splits.train.X[:, 42].data.any()  # feature 43 of the file
+
+
+def test_the_values_of_mq2008_say_which_features_are_pagerank_and_inlinks(shared):
+    part = load_letor(shared("mq2008") / "S1.txt.gz")
+    queries = [part.X[part.qid == qid].toarray() for qid in np.unique(part.qid)[:70]]
+
+    def agreement(a: int, b: int) -> float:
+        """Mean rank correlation within queries of two features, counted from 1."""
+        pairs = [(rows[:, a - 1], rows[:, b - 1]) for rows in queries if len(rows) >= 10]
+        return np.mean([spearmanr(x, y)[0] for x, y in pairs if np.ptp(x) > 0 and np.ptp(y) > 0])
+
+    def multiples(feature: int) -> float:
+        """Share of the queries with three different values in (0, 1) in which they are multiples of one fraction."""
+        columns = [np.unique(rows[:, feature - 1]) for rows in queries]
+        columns = [values[(values > 0) & (values < 1)] for values in columns]
+        # values have six digits, so their multiples are off by up to a millionth of the factor
+        fits = [
+            any(np.all(abs(values * k - np.round(values * k)) < 2e-6 * k) for k in range(1, 301))
+            for values in columns
+            if len(values) >= 3
+        ]
+        return np.mean(fits)
+
+    assert multiples(44) == 0
+    assert min(multiples(feature) for feature in (41, 42, 45, 46)) > 0.8
+    assert agreement(44, 45) > 0.7 > 0.5 > agreement(44, 46)
+    assert agreement(45, 17) > 0.5 > 0.2 > agreement(46, 17)
+    assert min(agreement(41, 19), agreement(42, 19)) > 0.7
+    assert max(agreement(44, 19), agreement(45, 19), agreement(41, 17), agreement(42, 17)) < 0

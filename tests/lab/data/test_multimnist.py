@@ -61,6 +61,17 @@ def test_the_seed_and_the_content_decide_the_result(folder, tmp_path):
     assert not same(data, load_multimnist(folder=other, **SIZES))
 
 
+def test_validation_pairs_come_from_the_training_files_and_change_nothing_else(folder):
+    plain = load_multimnist(folder=folder, **SIZES)
+    data = load_multimnist(folder=folder, n_validation=15, **SIZES)
+    assert same(plain, data)
+    assert (plain.validation, data.n_validation) == ((), 15)
+    source = read_idx(folder / "train-images-idx3-ubyte.gz")
+    corners = {image[0, :8].tobytes() for image in source}
+    pixels = (data.validation[0][:, 0] * 255).round().to(torch.uint8).numpy()
+    assert {canvas[0, :8].tobytes() for canvas in pixels} <= corners
+
+
 def test_plain_files_give_the_same_as_gzipped_ones(folder, tmp_path):
     plain = write_mnist_layout(tmp_path / "plain", packed=False)
     assert same(load_multimnist(folder=folder, **SIZES), load_multimnist(folder=plain, **SIZES))
@@ -69,7 +80,7 @@ def test_plain_files_give_the_same_as_gzipped_ones(folder, tmp_path):
 def test_the_second_call_reads_the_cache(folder, own_cache, monkeypatch):
     data = load_multimnist(folder=folder, **SIZES)
     assert [path.suffix for path in cached(own_cache)] == [".npz"]
-    monkeypatch.setattr("stimulus_moo.lab.data.multimnist.read_idx", None)
+    monkeypatch.setattr("stimulus_moo.lab.data.image_pairs.read_idx", None)
     assert same(data, load_multimnist(folder=folder, **SIZES))
 
 

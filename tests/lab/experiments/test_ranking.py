@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,8 +8,9 @@ from typer.testing import CliRunner
 
 from stimulus_moo import InvalidOption, fit
 from stimulus_moo.lab import cli
+from stimulus_moo.lab.data import load_ltr
 from stimulus_moo.lab.experiment import ExperimentSettings
-from stimulus_moo.lab.experiments.ranking import EXPERIMENT, NDCG, SETTINGS, build
+from stimulus_moo.lab.experiments.ranking import EXPERIMENT, NDCG, SETTINGS, build, standardised
 from stimulus_moo.lab.report import scores, tables
 from stimulus_moo.lab.report.groups import group_runs
 from stimulus_moo.lab.runs.reading import load_runs
@@ -59,6 +61,13 @@ def test_it_trains_as_the_ranker_of_the_library_does(settings):
 
 def _thirds(inputs, column):
     return np.quantile(inputs[:, [column]].toarray(), [1 / 3, 2 / 3], method="higher")
+
+
+def test_validation_queries_are_scaled_as_the_others(tmp_path):
+    splits = load_ltr(columns=(4,), files=write_letor(tmp_path))
+    assert standardised(splits).validation is None
+    scaled = standardised(replace(splits, validation=splits.test))
+    np.testing.assert_array_equal(scaled.validation.X, scaled.test.X)
 
 
 def test_wrong_settings_are_refused(settings):

@@ -31,7 +31,7 @@ def data_folders(data: str | PathLike[str] | None = None) -> list[Path]:
     """Return the folders to search, in order: ``data`` or ``STIMULUS_MOO_DATA``, then the user's cache.
 
     Args:
-        data: a folder that holds ``mnist/``, ``riverflow/``, ``ltr/`` or ``celeba/`` (``--data``).
+        data: a folder that holds ``mnist/``, ``riverflow/``, ``ltr/`` and the like (``--data``).
 
     Raises:
         DataError: the folder named by ``data`` or the variable does not exist.
@@ -51,7 +51,7 @@ def member(folder: Path, file: DataFile) -> Path | None:
     >>> member(Path("/nowhere"), DataFile("train-labels-idx1-ubyte.gz")) is None
     True
     """
-    for name in (file.name, file.name.removesuffix(".gz")):
+    for name in (file.name, file.name.removesuffix(".gz"), f"{file.name}.gz"):
         if (folder / name).exists():
             return folder / name
     return None

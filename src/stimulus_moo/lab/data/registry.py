@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from stimulus_moo.errors import InvalidOption
+from stimulus_moo.lab.data.entry import DataFile, DataSet
+from stimulus_moo.lab.data.tabular_entries import TABULAR
+
+__all__ = ["DATASETS", "DataFile", "DataSet", "dataset"]
 
 _MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -16,63 +18,18 @@ _RF1_MIRRORS = (
     "https://raw.githubusercontent.com/Zhendong-Wang/Probabilistic-Conformal-Prediction/"
     "e6f505beaf07f208cb496f85ac91fd37482677c6/data/rf1.arff",
 )
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """One file of a data set.
-
-    A gzipped file is identified by its unpacked content, because mirrors compress it differently.
-
-    Attributes:
-        name: path below the data set's folder.
-        sha256: checksum of the content (unpacked, if the name ends in ``.gz``); None if none is known.
-        size: bytes of the content.
-        urls: where it can be downloaded, in order of preference.
-        packed_sha256: checksum of the file the mirrors serve; empty if that is the content itself.
-        packed_size: bytes of the file the mirrors serve; 0 if that is the content itself.
-    """
-
-    name: str
-    sha256: str | None = None
-    size: int = 0
-    urls: tuple[str, ...] = ()
-    packed_sha256: str = ""
-    packed_size: int = 0
-
-    @property
-    def download_sha256(self) -> str | None:
-        """Checksum of the file as downloaded."""
-        return self.packed_sha256 or self.sha256
-
-    @property
-    def download_size(self) -> int:
-        """Bytes of the file as downloaded."""
-        return self.packed_size or self.size
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A data set: ``folder`` and ``files`` below a data folder, or none if it is built in."""
-
-    name: str
-    title: str
-    folder: str
-    files: tuple[DataFile, ...]
-    origin: str
-    licence: str
-    by_hand: str
-
-    @property
-    def built_in(self) -> bool:
-        """Whether the data set needs no files."""
-        return not self.files
+_FASHION_MIRROR = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"
 
 
 def _mnist(stem: str, sha256: str, size: int, packed_sha256: str, packed_size: int) -> DataFile:
     name = f"{stem}.gz"
     urls = tuple(mirror + name for mirror in _MNIST_MIRRORS)
     return DataFile(name, sha256, size, urls, packed_sha256, packed_size)
+
+
+def _fashion(stem: str, sha256: str, size: int, packed_sha256: str, packed_size: int) -> DataFile:
+    name = f"{stem}.gz"
+    return DataFile(name, sha256, size, (_FASHION_MIRROR + name,), packed_sha256, packed_size)
 
 
 def _lambdarank(name: str, sha256: str, size: int) -> DataFile:
@@ -107,6 +64,36 @@ _MNIST = (
         10_008,
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         4_542,
+    ),
+)
+_FASHION = (
+    _fashion(
+        "train-images-idx3-ubyte",
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        47_040_016,
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        26_421_880,
+    ),
+    _fashion(
+        "train-labels-idx1-ubyte",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        60_008,
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        29_515,
+    ),
+    _fashion(
+        "t10k-images-idx3-ubyte",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        7_840_016,
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        4_422_102,
+    ),
+    _fashion(
+        "t10k-labels-idx1-ubyte",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        10_008,
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        5_148,
     ),
 )
 _LTR = (
@@ -161,6 +148,16 @@ DATASETS: dict[str, DataSet] = {
             by_hand="get img_align_celeba.zip (unpack it) and the two lists at "
             "http://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
         ),
+        DataSet(
+            name="fashion-mnist",
+            title="Fashion-MNIST clothes, the parts of MultiFashion and Fashion+MNIST",
+            folder="fashion-mnist",
+            files=_FASHION,
+            origin="Xiao, Rasul, Vollgraf (2017), Zalando",
+            licence="MIT",
+            by_hand=f"download the four .gz files from {_FASHION_MIRROR}",
+        ),
+        *TABULAR,
         DataSet(
             name="digits",
             title="scikit-learn's handwritten digits, overlapping in pairs",

@@ -23,9 +23,12 @@ class TaskData:
         tasks: one name per task, in the order of the labels.
         synthetic: whether the samples are generated.
         source: origin of the data, for run records and captions.
+        validation: the same tensors for the validation samples; empty if the data set has none.
+        encoding: how the inputs were made, for data sets with a choice.
+        inputs: names of the input columns, if they have names.
 
     Raises:
-        InvalidBatch: the tensors of a split do not have the same length, or a split holds none.
+        InvalidBatch: the tensors of a split do not have the same length, or the training or test set holds none.
 
     >>> import torch
     >>> inputs, target = torch.zeros(4, 2), torch.ones(4)
@@ -40,9 +43,14 @@ class TaskData:
     tasks: tuple[str, ...]
     synthetic: bool
     source: str
+    validation: tuple[Tensor, ...] = ()
+    encoding: str = ""
+    inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for split, tensors in (("train", self.train), ("test", self.test)):
+        for split, tensors in (("train", self.train), ("test", self.test), ("validation", self.validation)):
+            if split == "validation" and not tensors:
+                continue
             if len({len(tensor) for tensor in tensors}) != 1:
                 lengths = [len(tensor) for tensor in tensors]
                 raise InvalidBatch(f"{split} of {self.name!r} needs tensors of one length, found lengths {lengths}")
@@ -51,6 +59,11 @@ class TaskData:
     def n_train(self) -> int:
         """Number of training samples."""
         return len(self.train[0])
+
+    @property
+    def n_validation(self) -> int:
+        """Number of validation samples."""
+        return len(self.validation[0]) if self.validation else 0
 
     @property
     def n_test(self) -> int:

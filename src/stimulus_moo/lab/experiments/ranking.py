@@ -50,7 +50,8 @@ def standardised(splits: RankingSplits) -> RankingSplits:
 
     scaler = Scaler().fit(splits.train.X)
     train, test = (replace(part, X=scaler(part.X)) for part in (splits.train, splits.test))
-    return replace(splits, train=train, test=test)
+    validation = splits.validation and replace(splits.validation, X=scaler(splits.validation.X))
+    return replace(splits, train=train, test=test, validation=validation)
 
 
 def ranking_problem(
