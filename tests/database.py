@@ -173,7 +173,6 @@ class MethodInfo:
     reweigh: ClassVar[Any] = 1
     gramian: ClassVar[str] = "exact"
     short = PERIOD + 3  # steps that meet two anchors, and inner steps after each
-    long = 3 * PERIOD
 
     def parts(self, problem: Any, model: nn.Module, **changes: Any) -> Parts:
         """Build the row from its settings."""
@@ -306,7 +305,7 @@ class EstimatorInfo:
     symmetric: bool = True
 
     problem = TwoHeadsProblem
-    short = long = 7
+    short = 7
 
     def parts(self, problem: Any, model: nn.Module) -> Parts:
         return Parts(self.build(), MinNorm(), torch.optim.SGD(model.parameters(), lr=0.05))
@@ -387,7 +386,7 @@ class WeightingInfo:
     needs: str | None = None
 
     problem = TwoHeadsProblem
-    short = long = 7
+    short = 7
 
     def parts(self, problem: Any, model: nn.Module) -> Parts:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -61,9 +61,9 @@ def test_stimulus_reaches_the_pareto_point(lr: float, momentum: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_smgd_settles_at_the_biased_point(seed: int) -> None:
-    model = settle(MiniBatch(), steps=STEPS, lr=lambda t: 1 / (t + 1), seed=seed)
+def test_smgd_settles_at_the_biased_point() -> None:
+    """``tests/reference`` has more seeds."""
+    model = settle(MiniBatch(), steps=STEPS, lr=lambda t: 1 / (t + 1))
     assert model.x.item() == pytest.approx(BIASED, abs=0.03)  # sampling noise of 3000 steps
 
 

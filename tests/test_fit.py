@@ -58,10 +58,10 @@ def train(**changes: Any) -> Any:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_lowers_both_losses(method: str) -> None:
     start = losses(model(), (X, Y))
-    result = train(method=method, steps=100)
+    result = train(method=method, steps=50)
     assert all(after < before for after, before in zip(result.losses, start.tolist(), strict=True))
     assert result.stopped == "steps"
-    assert len(result.history) == result.steps == 100
+    assert len(result.history) == result.steps == 50
 
 
 def test_batch_and_period_default_to_the_root_of_n() -> None:
@@ -255,6 +255,7 @@ def test_random_clock_picks_an_iterate() -> None:
 
 
 SOME = ("smgd", "stimulus-m", "stimulus-m+", "moco+", "page-moo", "scalarisation-adam")  # each kind of state
+AROUND = ("stimulus-m+", "page-moo")  # stopped after the first anchor, before the second and after it, too
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ SOME = ("smgd", "stimulus-m", "stimulus-m+", "moco+", "page-moo", "scalarisation
     [
         *((method, 17) for method in SOME),
         *(pytest.param(method, 17, marks=pytest.mark.slow) for method in METHODS if method not in SOME),
-        *(pytest.param(method, stop, marks=pytest.mark.slow) for method in SOME for stop in (1, 9, 10)),
+        *(pytest.param(method, stop, marks=pytest.mark.slow) for method in AROUND for stop in (1, 9, 10)),
     ],
 )
 def test_resume_equals_no_interruption(method: str, stop: int, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -50,8 +51,10 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Tensor:
     return train(str(tmp_path_factory.mktemp("whole")), None)
 
 
-@pytest.mark.parametrize("shard", [False, True])
-def test_a_killed_run_goes_on_with_any_number_of_processes(tmp_path: Path, expected: Tensor, shard: bool) -> None:
+@pytest.mark.parametrize(("shard", "resumed"), [(False, (3,)), (True, (2, 3))])  # torchrun, below, is the other one
+def test_a_killed_run_goes_on_with_any_number_of_processes(
+    tmp_path: Path, expected: Tensor, shard: bool, resumed: tuple[int, ...]
+) -> None:
     survivor, victim = launch(train, 2, str(tmp_path), KILLED, shard)
     assert victim.code == -signal.SIGKILL
     assert survivor.error == "DistributedError"
@@ -59,7 +62,7 @@ def test_a_killed_run_goes_on_with_any_number_of_processes(tmp_path: Path, expec
     kept = {path.name: path.read_bytes() for path in tmp_path.glob("checkpoint-*.pt")}
     assert sorted(kept) == ["checkpoint-000000005.pt", "checkpoint-000000010.pt"]
     assert torch.allclose(train(str(tmp_path), None), expected, rtol=0, atol=1e-10)  # one process instead of two
-    for ranks in (2, 3):
+    for ranks in resumed:
         for path in tmp_path.iterdir():
             path.unlink()
         for name, content in kept.items():
@@ -96,16 +99,22 @@ def test_a_silent_process_is_noticed_within_the_timeout(shard: bool, tmp_path: P
 
 
 SCRIPT = """
-import os, sys, torch, torch.distributed as dist
+import os, sys, torch
 sys.path.insert(0, {root!r})
+from stimulus_moo.__main__ import main
+from stimulus_moo.lab.cli import arguments
+from stimulus_moo.lab.runs.torchrun import together
 from tests.distributed.test_faults import KILLED, train
-os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-dist.init_process_group("gloo")
-first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-end = train(sys.argv[1], KILLED if first else None)
-if dist.get_rank() == 0:
-    torch.save(end, sys.argv[2])
-dist.destroy_process_group()
+from tests.lab.fake_lab import catalogue
+folder, end, run = sys.argv[1:]
+with together() as first:
+    killed = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    found = train(folder, KILLED if killed else None)
+    if first:
+        torch.save(found, end)
+    arguments.catalogue = catalogue
+    sys.argv = ["stimulus-moo", "run", "tiny", "--method", "stimulus", "--steps", "30", "--out", run]
+    main()
 """
 
 
@@ -119,10 +128,18 @@ def torchrun(*arguments: object, ranks: int = 2, restarts: int = 0) -> subproces
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_torchrun_restarts_a_killed_run(tmp_path: Path, expected: Tensor) -> None:
+def test_torchrun_restarts_a_killed_run_and_runs_the_command_line(tmp_path: Path, expected: Tensor) -> None:
+    """In one go: most of the time is the start of the processes."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(root=str(ROOT)))
-    done = torchrun(script, tmp_path / "run", tmp_path / "end.pt", restarts=3)
+    done = torchrun(script, tmp_path / "killed", tmp_path / "end.pt", tmp_path / "run", restarts=3)
     assert done.returncode == 0, done.stderr
     assert "SIGKILL" in done.stderr or "exitcode: -9" in done.stderr
     assert torch.allclose(torch.load(tmp_path / "end.pt"), expected, rtol=0, atol=1e-10)
+    assert done.stdout.count("kept in") == 1  # one process speaks
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == list(range(30))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    # anchors of 64 at 0, 8, 16, 24 and 26 batches of 8 at two points
+    assert (summary["samples"], summary["gradients"]) == (4 * 64 + 26 * 8, 4 * 64 + 26 * 16)
+    assert summary["test"] == {"error": [0.25, 0.75]}

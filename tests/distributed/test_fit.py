@@ -1,8 +1,7 @@
-"""fit and the command line on several processes: one result, written by the first one alone."""
+"""fit on several processes: one result, written by the first one alone."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from torch.utils.data import TensorDataset
 from stimulus_moo import TensorBoardLogger, fit
 from tests.distributed.launch import launch, values
 from tests.distributed.paths import COLUMNS
-from tests.distributed.test_faults import torchrun
 from tests.harness import two_heads, two_losses, vector
 
 
@@ -103,16 +101,3 @@ def test_a_folder_in_use_is_refused_everywhere(tmp_path: Path) -> None:
     for said in launch(refused, 2, str(tmp_path)):
         assert said.error == "InvalidOption"
         assert "must be a folder without checkpoints" in said.message
-
-
-def test_the_command_line_under_torchrun(tmp_path: Path) -> None:
-    arguments = ["run", "tiny", "--method", "stimulus", "--steps", "30", "--out", tmp_path / "run"]
-    done = torchrun("-m", "tests.lab.fake_lab", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("kept in") == 1  # one process speaks
-    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records] == list(range(30))
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    # anchors of 64 at 0, 8, 16, 24 and 26 batches of 8 at two points
-    assert (summary["samples"], summary["gradients"]) == (4 * 64 + 26 * 8, 4 * 64 + 26 * 16)
-    assert summary["test"] == {"error": [0.25, 0.75]}

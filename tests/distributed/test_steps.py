@@ -27,7 +27,7 @@ from stimulus_moo import (
 from stimulus_moo._engine import compiled, store
 from stimulus_moo.distributed import reducer
 from tests.distributed.launch import Said, launch, values
-from tests.distributed.paths import COLUMNS, Path, batches, build, follow, own_share
+from tests.distributed.paths import COLUMNS, PERIOD, Path, batches, build, follow, own_share
 from tests.harness import cut, data, differing, everything, stored_rows, train, two_heads, two_losses, vector
 
 WAYS = ("whole", "in place", "in parts", "sharded")
@@ -53,7 +53,7 @@ def follow_all_ways(steps: int) -> dict[tuple[str, str], Path]:
 
 
 def test_large_models_take_the_same_path() -> None:
-    ranks, steps = 2, 25
+    ranks, steps = 2, PERIOD + 3  # two anchors, and inner steps after each
     for found in values(follow_all_ways, ranks, steps):
         for (_, method), path in found.items():
             alone = follow(method, steps)
@@ -315,16 +315,23 @@ def load(state: dict[str, Any], done: int, steps: int, shard: bool) -> Tensor:
     return vector(mg.objective.model)
 
 
+def load_both(state: dict[str, Any], done: int, steps: int) -> list[Tensor]:
+    return [load(state, done, steps, shard) for shard in (False, True)]
+
+
+def save_and_load(state: dict[str, Any], done: int, steps: int) -> tuple[dict[str, Any], Tensor]:
+    return save(done, True), load(state, done, steps, True)
+
+
 def test_a_state_goes_on_with_any_number_of_processes() -> None:
-    expected = follow("stimulus-m+", 30).points[-1]
-    first, second = values(save, 2, 12, True)
+    done, steps = PERIOD + 4, 2 * PERIOD + 3  # between two anchors, and beyond the second
+    expected = follow("stimulus-m+", steps).points[-1]
+    (first, end), (second, other) = values(save_and_load, 2, save(done, False), done, steps)  # one process to two
+    assert all(torch.allclose(point, expected, rtol=0, atol=1e-12) for point in (end, other))
     assert not differing(first["mg"], second["mg"])  # whole rows, the same everywhere
-    assert torch.allclose(load(first, 12, 30, False), expected, rtol=0, atol=1e-12)
-    for shard in (False, True):
-        for end in values(load, 4, first, 12, 30, shard):
-            assert torch.allclose(end, expected, rtol=0, atol=1e-12)
-    for end in values(load, 2, save(12, False), 12, 30, True):
-        assert torch.allclose(end, expected, rtol=0, atol=1e-12)
+    assert torch.allclose(load(first, done, steps, False), expected, rtol=0, atol=1e-12)  # two to one
+    for ends in values(load_both, 4, first, done, steps):  # two to four
+        assert all(torch.allclose(point, expected, rtol=0, atol=1e-12) for point in ends)
 
 
 # Failures

@@ -10,7 +10,7 @@ from tests.database import METHODS
 from tests.distributed.launch import values
 from tests.distributed.paths import PERIOD, Path, follow
 
-STEPS = 2 * PERIOD + 4  # three anchors, and inner steps after each
+STEPS = PERIOD + 3  # two anchors, and inner steps after each
 NAMES = [name for name, info in METHODS.items() if not info.compares_halves]
 OTHERS = [name for name, info in METHODS.items() if info.compares_halves]
 

@@ -28,10 +28,10 @@ def lists_of(qid: np.ndarray) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("k", [3, 10, None])
-def test_linear_ndcg_equals_scikit_learn_on_1000_lists_with_ties(k: int | None) -> None:
-    labels, scores, qid = draw(0, 1000)
+def test_linear_ndcg_equals_scikit_learn_on_400_lists_with_ties(k: int | None) -> None:
+    labels, scores, qid = draw(0, 400)
     found = ndcg(labels, scores, qid, k=k, gain="linear", per_query=True)
-    assert found.shape == (1000, 3)
+    assert found.shape == (400, 3)
     compared = 0
     for query, rows in enumerate(lists_of(qid)):
         s = query % 3
@@ -43,7 +43,7 @@ def test_linear_ndcg_equals_scikit_learn_on_1000_lists_with_ties(k: int | None) 
             compared += 1
         else:
             assert found[query, s] == 1.0
-    assert compared > 800
+    assert compared > 300
 
 
 def test_exponential_ndcg_equals_scikit_learn_on_its_gains() -> None:
@@ -68,7 +68,7 @@ def test_mean_is_over_the_queries_with_a_relevant_document() -> None:
 
 
 def test_average_precision_equals_scikit_learn() -> None:
-    labels, scores, qid = draw(3, 300)
+    labels, scores, qid = draw(3, 100)
     found = mean_average_precision(labels, scores, qid, per_query=True)
     for query, rows in enumerate(lists_of(qid)):
         for s in range(3):
