@@ -228,7 +228,7 @@ def fail(name: str, case: str, kind: str, gramian: str) -> list[Any]:
 def fail_all_ways(kind: str) -> list[Any]:
     return [
         ((name, case, gramian), fail(name, case, kind, gramian))
-        for name in WAYS
+        for name in (("whole", "sharded") if kind == "nan loss" else WAYS)  # a loss is seen before any row is touched
         for case in ("mini-batch", "storm", "recursive")
         for gramian in (("exact", "sketch") if name in ("whole", "sharded") else ("exact",))
     ]

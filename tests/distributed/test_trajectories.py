@@ -15,12 +15,16 @@ NAMES = [name for name, info in METHODS.items() if not info.compares_halves]
 OTHERS = [name for name, info in METHODS.items() if info.compares_halves]
 
 
+#: sharded on 2 processes: a method for each estimator and each kind of weights
+SHARDED = ("mgd", "smgd", "moco", "moco+", "cr-mogm", "stimulus-m", "stimulus-m+", "page-moo", "vr-scalarisation")
+
 #: on 4 processes: an anchor, an adaptive one, a moving average, and rows that are forgotten
 FEW = ("stimulus-m", "stimulus-m+", "moco+", "smgd")
 
 
 def runs(ranks: int) -> list[tuple[str, bool]]:
-    return [(name, shard) for name in (NAMES if ranks == 2 else FEW) for shard in (False, True)]
+    whole, sharded = (NAMES, SHARDED) if ranks == 2 else (FEW, FEW)
+    return [*((name, False) for name in whole), *((name, True) for name in sharded)]
 
 
 def all_paths(ranks: int) -> dict[tuple[str, bool], Path]:

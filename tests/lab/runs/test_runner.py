@@ -12,14 +12,17 @@ import pytest
 import torch
 
 from stimulus_moo import METHODS, InvalidOption, StateMismatch, StimulusWarning
+from stimulus_moo.__main__ import main
+from stimulus_moo.lab import cli
 from stimulus_moo.lab.runs.directory import run_folder
 from stimulus_moo.lab.runs.interrupts import Interrupted
 from stimulus_moo.lab.runs.reading import load_runs
 from stimulus_moo.lab.runs.runner import compare, run_one, run_study
 from stimulus_moo.lab.runs.storage import RunError
 from stimulus_moo.training import checkpoint
+from tests.distributed.launch import quick_starter
 
-from ..fake_lab import SLEEP, SQUARES, TINY, build, metrics
+from ..fake_lab import SLEEP, SQUARES, TINY, build, catalogue, metrics
 
 ROOT = Path(__file__).parents[3]
 
@@ -394,17 +397,27 @@ def wait_for_lines(folder, count):
     pytest.fail(f"no {count} lines in a minute")
 
 
+def command_line(sleep, *words):
+    """Run ``stimulus-moo`` with the tiny experiment, in a process of its own."""
+    os.environ[SLEEP] = str(sleep)
+    cli.arguments.catalogue = catalogue
+    sys.argv = ["stimulus-moo", *words]
+    main()
+
+
 def test_a_killed_process_loses_nothing(tmp_path, whole):
     arguments = ("run", "tiny", "--method", "stimulus-m+", "--out", tmp_path, "--checkpoint-every", 3, "--resume")
-    process = start(*arguments, sleep=0.01)
+    process = quick_starter().Process(target=command_line, args=(0.01, *map(str, arguments)))
+    process.start()
     wait_for_lines(tmp_path, 10)
     process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert 10 <= len(metrics(tmp_path).splitlines()) < 40
-    process = start(*arguments, sleep=0)
-    process.communicate()
-    assert process.returncode == 0
+    process = quick_starter().Process(target=command_line, args=(0, *map(str, arguments)))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
     assert_same_run(tmp_path, whole("stimulus-m+"))
 
 
