@@ -47,6 +47,12 @@ _LOOSE_ENDS = """## Details the paper leaves open, and our choices
 - **The paper reports** no seeds, no variance, no test metrics and no tuned scalarisation; this page does.
 """
 
+_PLUS = """## The + variants at seed 0, run again
+
+In earlier versions the anchors of STIMULUS+ and STIMULUS-M+ shared the random stream of the batches at seed 0. [The +
+variants at seed 0, run again](reproduction-plus.md) compares the figures of that version with runs after the change.
+"""
+
 #: Studies of claims that are not in the paper; they have their own pages.
 BEYOND = ("ranking-scale",)
 
@@ -74,7 +80,7 @@ def write_page(out: Path, page: Path) -> None:
     parts += [_study(studies[name]) if name in studies else _not_run(STUDIES[name].title) for name in known]
     for label, found in groups.items():
         parts += [_own(group) for name, group in found.items() if name not in CLAIMS and label not in _LABELS]
-    parts.append(_LOOSE_ENDS)
+    parts += [_LOOSE_ENDS, _PLUS]
     write_text(page, "\n".join(parts))
 
 
