@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 import stimulus_moo
 from stimulus_moo import (
+    Adaptive,
     AdaptiveBatch,
     Averaged,
+    Balanced,
     Estimator,
     Filtered,
     Fixed,
@@ -205,6 +207,7 @@ METHODS: dict[str, MethodInfo] = {
         MethodInfo("stimulus-m", twins.stimulus_m, {}, _PERIOD | _HEAVY, telescopes=True),
         MethodInfo("stimulus+", twins.stimulus_plus, ADAPTIVE, _PERIOD | ADAPTIVE, _DRAW, telescopes=True),
         MethodInfo("stimulus-m+", twins.stimulus_m_plus, ADAPTIVE, _PERIOD | _HEAVY | ADAPTIVE, _DRAW, telescopes=True),
+        MethodInfo("auto", twins.auto),
         MethodInfo("page-moo", twins.page_moo, _ODDS, _ODDS, _COIN, telescopes=True),
         MethodInfo("page-moo-m", twins.page_moo_m, {}, _HEAVY | {"probability": 8 / 68}, _COIN, telescopes=True),
         MethodInfo("filtered", twins.filtered, compares_halves=True),
@@ -356,6 +359,7 @@ ESTIMATORS: dict[str, EstimatorInfo] = {
             points=(1, 2),
             counts=(6 * 6, 2 * 6 + 4 * 12),
         ),
+        EstimatorInfo("adaptive", lambda: Adaptive(ANCHOR), counts=(6 * 6, 6 * 6), remembers=False, pairs=True),
         EstimatorInfo("filtered", lambda: Filtered(probe=2), points=(1, 2), compares_halves=True, pairs=True),
     )
 }
@@ -429,6 +433,7 @@ WEIGHTINGS: dict[str, WeightingInfo] = {
         WeightingInfo("min-norm", lambda order: MinNorm(), pairs=True),
         WeightingInfo("min-norm, preference", lambda order: MinNorm(_of(_PREFERENCE, order))),
         WeightingInfo("min-norm, normalise", lambda order: MinNorm(normalise=True)),
+        WeightingInfo("balanced", lambda order: Balanced(), simplex=False, pairs=True),
         WeightingInfo("smoothed", lambda order: Smoothed(MinNorm(), 0.9), stateful=True),
         WeightingInfo(
             "smoothed, schedule", lambda order: Smoothed(MinNorm(), lambda t: t / (t + 1)), stateful=True, pairs=True

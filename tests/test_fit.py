@@ -344,7 +344,7 @@ def test_an_endless_stream_trains_with_the_plus_variant(tmp_path: Path) -> None:
     ("change", "match"),
     [
         ({"method": "stimulos"}, "did you mean 'stimulus'"),
-        ({"method": "autoo"}, "did you mean 'auto'.*known are auto, mgd, "),
+        ({"method": "autoo"}, "did you mean 'auto'.*known are mgd, .*auto, "),
         ({"lr": 0}, "lr must be a finite number above 0, or 'auto', found 0"),
         ({"lr": "fast"}, "lr must be a finite number above 0, or 'auto', found 'fast'"),
         ({"lr": "AUTO"}, "lr must be a finite number above 0, or 'auto', found 'AUTO'"),
@@ -433,7 +433,7 @@ def test_a_step_size_far_too_long_trains_under_the_guard() -> None:
 def test_a_step_size_is_found(method: str) -> None:
     result = train(lr="auto", method=method, steps=300)
     assert result.stationarity < 1e-3 * train(lr=1e-9, method=method, steps=1).stationarity
-    assert result.method == ("filtered-m" if method == "auto" else method)
+    assert result.method == method
 
 
 @pytest.mark.slow
@@ -450,13 +450,9 @@ def test_lr_is_ignored_beside_an_optimizer() -> None:
     assert torch.equal(runs[0].model.weight, runs[1].model.weight)
 
 
-def test_the_table_says_which_methods_find_no_step_size() -> None:
-    for name, method in METHODS.items():
-        if method.takes_auto_lr:
-            train(lr="auto", method=name, steps=1)
-        else:
-            with pytest.raises(InvalidOption, match="lr='auto'"):
-                train(lr="auto", method=name, steps=1)
+def test_every_method_finds_a_step_size() -> None:
+    for name in METHODS:
+        assert train(lr="auto", method=name, steps=2).history["lr"][-1] > 0
 
 
 @pytest.mark.slow
@@ -499,7 +495,6 @@ def test_hands_free_runs_resume_as_if_never_stopped(options: dict[str, Any], sto
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": "auto", "method": "scalarisation-adam"}, "Adam divides the gradient by its size"),
         ({"lr": "auto", "mu": 0.5}, "needs a number for lr"),
         ({"lr": "auto", "scheduler": lambda o: torch.optim.lr_scheduler.ConstantLR(o)}, "found a scheduler beside it"),
         ({"guard": 1}, "guard must be True or False"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stimulus_moo import METHODS, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
+from stimulus_moo import METHODS, Adaptive, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
 from tests import database
 from tests.database import LR, MOMENTUM, Point, Run, TorchProblem
 
@@ -24,6 +24,7 @@ def test_the_table_has_the_rows_of_the_design() -> None:
         "stimulus-m": (Recursive, "MinNorm", "HeavyBall"),
         "stimulus+": (Recursive, "MinNorm", "SGD"),
         "stimulus-m+": (Recursive, "MinNorm", "HeavyBall"),
+        "auto": (Adaptive, "Averaged", "Adam"),
         "page-moo": (Page, "MinNorm", "SGD"),
         "page-moo-m": (Page, "MinNorm", "HeavyBall"),
         "filtered": (Filtered, "MinNorm", "SGD"),

@@ -23,9 +23,20 @@ from stimulus_moo.errors import (
     StimulusError,
     StimulusWarning,
 )
-from stimulus_moo.estimators import Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking, Update
+from stimulus_moo.estimators import (
+    Adaptive,
+    Estimator,
+    Filtered,
+    Full,
+    MiniBatch,
+    Page,
+    Recursive,
+    Storm,
+    Tracking,
+    Update,
+)
 from stimulus_moo.fit import fit
-from stimulus_moo.methods import AUTO_METHOD, METHODS, PAPER_METHODS, Method
+from stimulus_moo.methods import METHODS, PAPER_METHODS, Method
 from stimulus_moo.metrics import Measurement, estimator_error, measure, pareto_stationarity
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim import DoG, HeavyBall
@@ -36,6 +47,7 @@ from stimulus_moo.training.random_clock import RandomClock
 from stimulus_moo.training.tensorboard import TensorBoardLogger
 from stimulus_moo.weightings import (
     Averaged,
+    Balanced,
     Fixed,
     MinNorm,
     ProjectedDescent,
@@ -49,11 +61,12 @@ from stimulus_moo.weightings import (
 __version__ = "0.1.0"
 
 __all__ = [
-    "AUTO_METHOD",
     "METHODS",
     "PAPER_METHODS",
+    "Adaptive",
     "AdaptiveBatch",
     "Averaged",
+    "Balanced",
     "ConcurrentUse",
     "DistributedError",
     "DoG",

@@ -34,8 +34,8 @@ def fit(
     losses: Losses,
     dataset: Any,
     *,
-    lr: float | str,
-    method: str = "stimulus-m",
+    method: str = "auto",
+    lr: float | str = "auto",
     momentum: float = 0.5,
     batch_size: int | None = None,
     period: int | str | None = None,
@@ -48,7 +48,7 @@ def fit(
     evaluation: Iterable[Any] | None = None,
     evaluate_every: int | None = None,
     weighting: GramianToWeights | None = None,
-    reweigh: int | str = 1,
+    reweigh: int | str | None = None,
     gramian: str = "exact",
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
     scheduler: Callable[[Optimizer], LRScheduler] | None = None,
@@ -78,9 +78,10 @@ def fit(
         losses: ``losses(model, batch)`` returns the S mean losses of a batch.
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
-        lr: the learning rate, or ``"auto"``, see ``DoG``; it then decays to 0 over the last fifth of the run, by the
-            limit that is closest. If ``optimizer`` is given, a number is used for ``mu`` only.
-        method: a name of ``METHODS``, or ``"auto"``: ``"filtered-m"``, which needs neither anchor nor period.
+        method: a name of ``METHODS``; ``"auto"`` is Adam on balanced weights, which are solved for in Adam's metric
+            when due, with variance reduction once the losses stall (``Adaptive``, ``Balanced``).
+        lr: the learning rate, or ``"auto"``, see ``DoG``; it then decays to 0 at the end of the run, by the limit that
+            is closest. If ``optimizer`` is given, a number is used for ``mu`` only.
         momentum: for the heavy-ball methods.
         batch_size, period: default ceil(sqrt(n)), as in the theory. Every batch has exactly ``batch_size`` samples; the
             data is reshuffled when fewer are left. ``period`` is for methods with ``Recursive``, as described there.
@@ -95,7 +96,8 @@ def fit(
         evaluate_every: steps between evaluations, besides the one at the end; with a tolerance the default is
             ``period``, or 100 if that is ``"auto"``.
         weighting: replaces the method's weighting.
-        reweigh, gramian: as for ``MultiGradient``: when weights are solved for, and from which Gramian.
+        reweigh, gramian: as for ``MultiGradient``: when weights are solved for, None for the method's own rule, and
+            from which Gramian.
         optimizer: a function from parameters to an optimizer, replaces the method's; ``lr="auto"`` sets its rate.
         scheduler: a function from the optimizer to a learning-rate scheduler, which is stepped after every step.
         shared, micro_batch, engine: as for ``MultiGradient``.

@@ -13,10 +13,10 @@ from stimulus_moo.data.partition import ALL, Partition
 from stimulus_moo.data.random_streams import stream_seed
 from stimulus_moo.data.sources import Source
 from stimulus_moo.errors import InvalidOption
-from stimulus_moo.estimators import Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
+from stimulus_moo.estimators import Adaptive, Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
 from stimulus_moo.optim import HeavyBall
 from stimulus_moo.options import Schedule
-from stimulus_moo.weightings import Fixed, MinNorm, ProjectedDescent, Smoothed, Weighting
+from stimulus_moo.weightings import Averaged, Balanced, Fixed, MinNorm, ProjectedDescent, Smoothed, Weighting
 
 
 class MethodOptions(TypedDict, total=False):
@@ -96,6 +96,11 @@ def min_norm(s: Settings) -> Weighting:
     return MinNorm()
 
 
+def balanced(s: Settings) -> Weighting:
+    """Balanced weights from averaged Gramians."""
+    return Averaged(Balanced())
+
+
 def fixed(s: Settings) -> Weighting:
     """Constant weights."""
     return Fixed(s.weights)
@@ -120,7 +125,8 @@ def adam(parameters: Any, s: Settings) -> Optimizer:
 class Method:
     """A row of the table: functions that build the estimator, the weighting and the optimizer from the settings.
 
-    ``takes_auto_lr`` is False if the step is not the learning rate times the gradient, which ``lr="auto"`` requires.
+    ``metric``: the weights are solved for in the metric of the optimizer's step. ``reweigh``: when they are solved for,
+    unless the user says otherwise. ``lr``: the learning rate that goes with the method in experiments, if there is one.
     """
 
     name: str
@@ -128,7 +134,9 @@ class Method:
     estimator: Callable[[Settings], Estimator]
     weighting: Callable[[Settings], Weighting]
     step: Callable[[Any, Settings], Optimizer]
-    takes_auto_lr: bool = True
+    metric: bool = False
+    reweigh: int | str = 1
+    lr: str | None = None
 
 
 _TABLE = (
@@ -142,6 +150,16 @@ _TABLE = (
     Method("stimulus+", "STIMULUS+", lambda s: Recursive(s.adaptive(), s.period), min_norm, sgd),
     Method("stimulus-m+", "STIMULUS-M+", lambda s: Recursive(s.adaptive(s.momentum), s.period), min_norm, heavy_ball),
     # not in the paper
+    Method(
+        "auto",
+        "Auto",
+        lambda s: Adaptive(s.anchor() if s.source.finite else None),
+        balanced,
+        adam,
+        metric=True,
+        reweigh="auto",
+        lr="auto",
+    ),
     Method("page-moo", "PAGE-MOO", lambda s: Page(s.anchor(), s.odds(), seed=s.stream("coin")), min_norm, sgd),
     Method(
         "page-moo-m", "PAGE-MOO-M", lambda s: Page(s.anchor(), s.odds(), seed=s.stream("coin")), min_norm, heavy_ball
@@ -150,21 +168,18 @@ _TABLE = (
     Method("filtered-m", "Filtered STIMULUS-M", lambda s: Filtered(), min_norm, heavy_ball),
     Method("vr-scalarisation", "VR scalarisation", lambda s: Recursive(s.anchor(), s.period), fixed, sgd),
     Method("scalarisation", "Scalarisation, SGD", lambda s: MiniBatch(), fixed, sgd),
-    Method("scalarisation-adam", "Scalarisation, Adam", lambda s: MiniBatch(), fixed, adam, takes_auto_lr=False),
+    Method("scalarisation-adam", "Scalarisation, Adam", lambda s: MiniBatch(), fixed, adam),
 )
 
 #: Every method by name, in the order of the table.
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
-
-#: The method of ``method="auto"``; the page "hands-free" of the documentation gives the reasons.
-AUTO_METHOD = "filtered-m"
 
 #: The nine methods of the paper.
 PAPER_METHODS = tuple(METHODS)[:9]
 
 
 def find_method(name: str) -> Method:
-    """Return a method by its name, ignoring case; ``"auto"`` is ``AUTO_METHOD``.
+    """Return a method by its name, ignoring case.
 
     Raises:
         InvalidOption: there is no such method; the message suggests the closest name.
@@ -172,11 +187,10 @@ def find_method(name: str) -> Method:
     >>> find_method("STIMULUS-M+").title
     'STIMULUS-M+'
     """
-    known = {"auto": METHODS[AUTO_METHOD], **METHODS}
     key = str(name).lower()
-    if key not in known:
-        raise InvalidOption(f"method {name!r} is unknown; {_suggest(key, known)}")
-    return known[key]
+    if key not in METHODS:
+        raise InvalidOption(f"method {name!r} is unknown; {_suggest(key, METHODS)}")
+    return METHODS[key]
 
 
 def check_options(options: MethodOptions) -> None:

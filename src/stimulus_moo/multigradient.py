@@ -125,7 +125,7 @@ class MultiGradient(Stateful):
         self._metric = None if metric is None else Metric(metric)
         self._storage = Storage.checked(rows_dtype, rows_device)
         self.store = self._new_store(Engine(choice("engine", engine, ENGINES), model))
-        if estimator.observes and self.store.reducer is not None:
+        if estimator.prepares and self.store.reducer is not None:
             raise InvalidOption(
                 f"{type(estimator).__name__} compares the two halves of a batch, which several processes that make one "
                 "step cannot do; use Recursive with an integer period"

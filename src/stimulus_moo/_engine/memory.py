@@ -145,7 +145,7 @@ def _with_all_rows(store: Store, estimator: Estimator, sizes: _Sizes, *, supervi
         evaluation += _aside(store, sizes) + (point if supervised else 0)  # for a step that a safeguard takes back
         phases.append(point + 2 * sizes.largest)  # x_t - x_{t-1} and its norm
         phases.append(3 * point + 2 * sizes.largest if staged else 0)  # the change of the direction
-    staging = sizes.rows if staged and estimator.remembers else 0
+    staging = sizes.rows if staged and _remembers(estimator) else 0
     return sizes.rows, staging, sizes.rows + staging + max(evaluation, *phases)
 
 
@@ -153,7 +153,7 @@ def _with_one_row(
     store: Store, estimator: Estimator, form: LossForm | None, sizes: _Sizes, *, supervised: bool
 ) -> tuple[int, int, int]:
     """Return rows, staging, and the peak of a step beyond x_{t-1} and ``p.grad``, under kept or fixed weights."""
-    remembered = sizes.one if estimator.remembers else 0
+    remembered = sizes.one if _remembers(estimator) else 0
     spare = 0 if _is_plain(store) else sizes.one  # the memory of the last row, which the next one uses
     peaks = [sizes.one + remembered + _kept_step(store, estimator, sizes, supervised=supervised)]
     if form is None or form.sketched:
@@ -164,7 +164,7 @@ def _with_one_row(
         spread = sizes.one if _estimates_variance(estimator) else 0
         evaluation = _evaluation(store, sizes, staged=store.stages(sizes.objectives)) + spread
         gramian, direction = _weighing(store, sizes)
-        if estimator.remembers and not _is_plain(store):  # the row is a copy, of half-precision models a second sum
+        if _remembers(estimator) and not _is_plain(store):  # the row is a copy, of half-precision models a second sum
             direction += sizes.one * (2 if store.objective.narrow else 1)
         peaks.append(sizes.rows + staging + max(evaluation, gramian, direction))
     if form is not None and form.sketched:
@@ -179,14 +179,14 @@ def _kept_step(store: Store, estimator: Estimator, sizes: _Sizes, *, supervised:
     probes = _probes(estimator)
     if estimator.two_point and estimator.anchor is not None and not estimator.observes:
         probes = int(supervised or _estimates_variance(estimator))  # the change is the difference of two rows
-    several = objective.micro_batch is not None or estimator.anchor is not None or estimator.remembers
+    several = objective.micro_batch is not None or estimator.anchor is not None or _remembers(estimator)
     gradient = sizes.largest if several else 0  # if it is the first, it is the row
     if probes or not plain or not store.engine.accumulates(objective.parameters):
         gradient = point
     evaluation = gradient + probes * sizes.one
     if store.engine.name == "compiled":
         evaluation = max(evaluation, 3 * point)
-    copied = sizes.largest if estimator.remembers else 0  # ``p.grad`` is a copy of a row that is remembered
+    copied = sizes.largest if _remembers(estimator) else 0  # ``p.grad`` is a copy of a row that is remembered
     phases = [copied if plain else _direction(sizes)]
     if estimator.two_point:
         evaluation += _aside(store, sizes) + (point if supervised else 0)
@@ -250,6 +250,11 @@ def _aside(store: Store, sizes: _Sizes) -> int:
 def _difference(store: Store, sizes: _Sizes) -> int:
     """Return what the distance of two vectors of the model's size needs."""
     return sizes.point if store.objective.dimension <= SMALL else sizes.largest
+
+
+def _remembers(estimator: Estimator) -> bool:
+    """Return whether the estimator keeps rows at some steps at least."""
+    return estimator.remembers or (estimator.two_point and estimator.anchor is not None)
 
 
 def _probes(estimator: Estimator) -> int:

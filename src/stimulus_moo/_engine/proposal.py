@@ -119,13 +119,20 @@ class Proposal:
         """Evaluate the estimator's update, or the one given; called by ``MultiGradient``, which holds the lock."""
         try:
             with torch.no_grad():
-                if self.observes and self._mg.store.previous is not None:
-                    self._moved = distance(self._mg.objective.parameters, self._mg.store.previous)
+                if self._mg.estimator.prepares:
+                    self._measure_move()
                 self.update = self._choose(fresh, look_back) if update is None else update
+                if self.observes and self.update.look_back:
+                    self._measure_move()
                 self._evaluate(batch, self.update, stepping=update is None)
         except BaseException as error:
             if not self._undone(error):
                 raise
+
+    def _measure_move(self) -> None:
+        previous = self._mg.store.previous
+        if self._moved is None and previous is not None:
+            self._moved = distance(self._mg.objective.parameters, previous)
 
     def _evaluate(self, batch: Any, update: Update, *, stepping: bool) -> None:
         mg = self._mg

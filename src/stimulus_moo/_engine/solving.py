@@ -34,7 +34,8 @@ def form_of(mg: MultiGradient, t: int, update: Update, *, stepping: bool) -> Los
         return WeightedLoss(find=mg.weighting.constant)
     if mg.reweigh is None or kept is None:
         return mg.solving_form
-    due = stepping and mg.reweigh.due(t, anchored=update.anchor is not None)
+    complete = not update.recursive  # are the rows of this step those of the estimate?
+    due = stepping and complete and mg.reweigh.due(t, anchored=update.anchor is not None)
     return mg.solving_form if due else WeightedLoss(kept)
 
 

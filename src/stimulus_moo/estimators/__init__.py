@@ -1,5 +1,6 @@
 """Estimators of each objective's gradient: one file per rule."""
 
+from stimulus_moo.estimators.adaptive import Adaptive
 from stimulus_moo.estimators.base import Estimator, Update
 from stimulus_moo.estimators.filtered import Filtered
 from stimulus_moo.estimators.full import Full
@@ -9,4 +10,4 @@ from stimulus_moo.estimators.recursive import Recursive
 from stimulus_moo.estimators.storm import Storm
 from stimulus_moo.estimators.tracking import Tracking
 
-__all__ = ["Estimator", "Filtered", "Full", "MiniBatch", "Page", "Recursive", "Storm", "Tracking", "Update"]
+__all__ = ["Adaptive", "Estimator", "Filtered", "Full", "MiniBatch", "Page", "Recursive", "Storm", "Tracking", "Update"]

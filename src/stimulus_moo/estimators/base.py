@@ -57,7 +57,8 @@ class Estimator(Stateful, ABC):
     two_point = False  #: the rule compares the batch's gradients at x_t and x_{t-1}
     finite_sum = False  #: the rule relies on the loss being a finite sum, which BatchNorm in training mode breaks
     remembers = False  #: the rows are needed at the next iteration
-    observes = False  #: ``prepare`` and ``learn`` are called
+    observes = False  #: ``learn`` is called
+    prepares = False  #: ``prepare`` is called, and the halves of a batch may be compared
     anchor: Anchor | None = None
 
     def prepare(self, moved: float) -> None:

@@ -47,7 +47,7 @@ class Filtered(ErrorModel, Estimator):
     (True, 64)
     """
 
-    two_point = finite_sum = remembers = observes = True
+    two_point = finite_sum = remembers = observes = prepares = True
     state_names = (*ErrorModel.state_names, "noise", "gain", "since")
     optional_names = MappingProxyType({**ErrorModel.optional_names, "noise": float})
     count_names, amount_names = ("since",), (*ErrorModel.amount_names, "noise", "gain")

@@ -46,7 +46,7 @@ class Recursive(Estimator):
         self.anchor: Anchor = as_anchor(anchor)
         self.period = positive_integer_or_auto("period", period)
         self.schedule = WhenErrorGrows(share) if self.period == "auto" else None
-        self.observes = self.schedule is not None
+        self.observes = self.prepares = self.schedule is not None
         self.state_names = ("anchor", "schedule") if self.observes else ("anchor",)  # type: ignore[misc]
         self._restart = Update(keep=0.0, now=1.0, anchor=self.anchor)
 

@@ -21,8 +21,8 @@ class ExperimentSettings:
     """Settings of a run. Every field is also a command-line option.
 
     A run ends after ``steps`` iterations, ``gradients`` evaluations, ``passes`` or ``seconds``, whichever comes first.
-    ``reweigh`` is as for ``fit``; methods with fixed weights do not use it. ``n`` is the size of the training set, the
-    paper's "full" batch; None uses all samples. ``lr_of`` and ``sigma2_of`` override values for
+    ``reweigh`` is as for ``fit``, 1 for the method's own rule; fixed weights do not use it. ``n`` is the size of the
+    training set, the paper's "full" batch; None uses all samples. ``lr_of`` and ``sigma2_of`` override values for
     single methods. ``guard=False`` runs the published methods unchanged, see ``fit``. ``files`` names other data in the
     same format: a folder with four IDX files for MultiMNIST (for example Fashion-MNIST), or an ARFF file for river
     flow, whose last ``targets`` columns are predicted.
@@ -70,17 +70,13 @@ class ExperimentSettings:
         """Return the keyword arguments of ``fit`` for a method.
 
         Raises:
-            InvalidOption: its step size is ``"auto"``, or the method does not support this ``reweigh``.
+            InvalidOption: the method does not support this ``reweigh``.
         """
-        lr = self.lr_of.get(method, self.lr)
-        if lr == "auto" and not METHODS[method].takes_auto_lr:
-            raise InvalidOption(
-                f"the step size of {method} must be a number, found 'auto'; give it one with --lr-of {method}=RATE"
-            )
+        lr = self.lr_of.get(method, METHODS[method].lr or self.lr)
         options = ("epsilon", "sigma2", "c_gamma", "c_epsilon", "alpha", "beta", "gamma", "rho", "weights")
         limits = ("steps", "gradients", "passes", "seconds")
         loop = ("momentum", "batch_size", "period", "guard", "evaluate_every")
-        reweigh = 1 if METHODS[method].weighting is fixed else self.reweigh
+        reweigh = METHODS[method].reweigh if METHODS[method].weighting is fixed or self.reweigh == 1 else self.reweigh
         _check_reweigh(method, reweigh)
         return {
             "method": method,

@@ -4,6 +4,7 @@ import math
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor, optim
 from torch.optim import Optimizer
 
@@ -14,10 +15,14 @@ from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim.checks import check_pair
 from stimulus_moo.options import real
 from stimulus_moo.state import Stateful, check_numbers, check_tensors
+from stimulus_moo.weightings.metric import Metric, rule_of
 
 PLAIN = (optim.SGD, optim.ASGD)  # torch optimizers that step by the learning rate times the gradient or its average
 FIRST = 1e-3  # length of the first step, in units of 1 + ||x_0||
+SMALL = 1e-3  # added to the squares of the entries of x_0, some of which may be zero, for the first step of Adam
 TAIL = 0.2  # last fraction of a training, in which the rate falls to zero
+ADAPTIVE_TAIL = 0.5  # the same for Adam, whose steps do not shrink with the gradient
+EVERY, ALWAYS = 8, 32  # in the metric, the first steps are measured, then one in eight, which counts as eight
 
 
 class DoG(Stateful):
@@ -34,16 +39,28 @@ class DoG(Stateful):
     last fifth, if the end of the training is known, is not in the paper: shorter steps reduce the error of a
     variance-reduced estimate, so the model ends much closer to a stationary point.
 
+    With an Adam-type optimizer, distances and gradients are measured in the metric of its step:
+
+    .. code-block:: text
+
+        D   =  what the optimizer divides by at this step
+        r   <- max(r, sqrt(sum of D (x_t - x_0)^2))        initially 0.001 sqrt(sum of D (x_0^2 + 0.001))
+        G   <- G + sum of d_t^2 / D                         from step 32 on at every eighth step, eight times
+        eta <- r / sqrt(G)                                  in the last half of a training times 2 (1 - done)
+
+    Both forms do not depend on the scale of the losses.
+
     Call ``step`` between ``backward`` and the optimizer's step; before the first call the rate is 0. Use it with a
     ``Safeguard``, as ``fit`` does, and without another schedule, which would have no effect. Parameter groups keep the
     ratio of their rates to the first group's. A copy of x_0 is stored.
 
     Args:
-        optimizer: SGD, ``HeavyBall`` or another that steps by its learning rate times the gradient.
+        optimizer: SGD, ``HeavyBall`` or another that steps by its learning rate times the gradient; or one of the kinds
+            Adam, AdamW, NAdam, RMSprop and Adagrad.
         multigradient: the ``MultiGradient`` that fills the gradients.
 
     Raises:
-        InvalidOption: the optimizer divides the gradient by its size, as Adam does.
+        InvalidOption: the optimizer divides the gradient by a quantity that is not known here.
         ModelChanged: parameters or groups were added, removed or frozen; build a new one.
 
     >>> import torch
@@ -64,17 +81,19 @@ class DoG(Stateful):
     True
     """
 
-    state_names = ("origin", "max_distance", "sum_sq_norm", "decay", "ratios", "counted")
+    state_names = ("origin", "max_distance", "sum_sq_norm", "decay", "ratios", "counted", "steps")
     optional_names = MappingProxyType({"origin": list})
-    count_names, amount_names = ("counted",), ("max_distance", "sum_sq_norm", "decay")
+    count_names, amount_names = ("counted", "steps"), ("max_distance", "sum_sq_norm", "decay")
 
     def __init__(self, optimizer: Optimizer, multigradient: MultiGradient) -> None:
         check_pair(optimizer, multigradient)
+        self._metric = None if rule_of(optimizer) is None else Metric(optimizer)
         adaptive = type(optimizer).__module__.startswith("torch.optim") and not isinstance(optimizer, PLAIN)
-        if adaptive or any("betas" in group for group in optimizer.param_groups):
+        if self._metric is None and (adaptive or any("betas" in group for group in optimizer.param_groups)):
             raise InvalidOption(
-                "lr='auto' and DoG need an optimizer whose step is the learning rate times the gradient, but "
-                f"{type(optimizer).__name__} divides the gradient by its size; set a number, or use SGD or HeavyBall"
+                "lr='auto' and DoG need an optimizer whose step is the learning rate times the gradient, or Adam, "
+                f"AdamW, NAdam, RMSprop or Adagrad, but {type(optimizer).__name__} divides the gradient by something "
+                "else; set a number, or use one of these"
             )
         self.optimizer, self.multigradient = optimizer, multigradient
         self.origin: list[Tensor] | None = None  # x_0
@@ -83,6 +102,7 @@ class DoG(Stateful):
         first = float(optimizer.param_groups[0]["lr"])
         self.ratios = [float(group["lr"]) / first if first else 1.0 for group in optimizer.param_groups]
         self.counted = 0  # evaluations up to the last ||d||^2 in G
+        self.steps = 0  # how many gradients were seen
         self._warn = WarnOnce()
         self._set()
 
@@ -97,7 +117,8 @@ class DoG(Stateful):
         Args:
             done: completed fraction of the training, from 0 to 1; 0 if its end is not known.
         """
-        self.decay = min(1.0, (1.0 - real("done", done, low=0.0, high=1.0)) / TAIL)
+        tail = TAIL if self._metric is None else ADAPTIVE_TAIL
+        self.decay = min(1.0, (1.0 - real("done", done, low=0.0, high=1.0)) / tail)
         if [group["lr"] for group in self.optimizer.param_groups] != self._rates:
             self._warn(
                 "rate",
@@ -114,11 +135,29 @@ class DoG(Stateful):
         here = [parameter.detach() for parameter in self.multigradient.objective.parameters]
         if self.origin is None:
             self.origin = [value.clone() for value in here]
-            self.max_distance = FIRST * (1.0 + math.sqrt(sq_norm_of(here)))
+            self.max_distance = FIRST * (1.0 + math.sqrt(sq_norm_of(here))) if self._metric is None else 0.0
         if [x.shape for x in here] != [x.shape for x in self.origin]:
             raise ModelChanged("the model's trainable parameters are not those DoG has seen; build a new DoG")
-        self.max_distance = max(self.max_distance, distance(here, self.origin))
-        self.sum_sq_norm += norm**2
+        self.steps += 1
+        if self._metric is None:
+            self.max_distance = max(self.max_distance, distance(here, self.origin))
+            self.sum_sq_norm += norm**2
+        elif self.steps <= ALWAYS or self.steps % EVERY == 0:
+            self._learn_in_metric(self._metric, here, self.origin)
+
+    def _learn_in_metric(self, metric: Metric, here: list[Tensor], origin: list[Tensor]) -> None:
+        parameters = self.multigradient.objective.parameters
+        moved = length = start = 0.0
+        for parameter, x, first, scaling in zip(parameters, here, origin, metric.after(parameters), strict=True):
+            if parameter.grad is not None:
+                moved += float(((x - first).square_() * scaling).sum(dtype=torch.float64))
+                length += float((parameter.grad.square() / scaling).sum(dtype=torch.float64))
+                if self.steps == 1:
+                    start += float(((first.square() + SMALL) * scaling).sum(dtype=torch.float64))
+        if self.steps == 1:
+            self.max_distance = FIRST * math.sqrt(start)
+        self.max_distance = max(self.max_distance, math.sqrt(moved))
+        self.sum_sq_norm += length * (1 if self.steps <= ALWAYS else EVERY)
 
     def check_state(self, state: Any, path: str = "") -> None:
         """Raise StateMismatch if ``state`` does not fit, including the parameters' shapes."""

@@ -22,6 +22,7 @@ from stimulus_moo.safeguard.long_steps import LongSteps
 from stimulus_moo.safeguard.rollback import PATIENCE, Rollback
 from stimulus_moo.safeguard.step_length import StepLength
 from stimulus_moo.state import Stateful
+from stimulus_moo.weightings.metric import rule_of
 
 logger = logging.getLogger("stimulus_moo")
 
@@ -43,7 +44,8 @@ class Safeguard(Stateful):
     The rules use evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``, ``Filtered``) make anyway;
     those made to take a step back or to look into a high loss are added to the counters. Unless that happens or a rule
     fires, parameters and optimizer are the same as without the safeguard, bit for bit. With one-point estimators there
-    is nothing to compare, and nothing is done. The first two rules apply to ``Recursive`` and ``Page`` only.
+    is nothing to compare, and nothing is done. The first two rules apply to ``Recursive`` and ``Page`` only, the first
+    not to Adam-type optimizers, whose steps do not shrink with the gradient.
 
     Steps are not simply kept below 1/L, because that trains networks badly: the shorter the steps, the sharper the
     valleys they lead into, and the larger L.
@@ -89,6 +91,7 @@ class Safeguard(Stateful):
         self.alone = 0
         self._armed = False  # was there a backward that no step of the optimizer has followed yet?
         self._rates: list[Any] = []  # learning rates to restore after a step
+        self._adaptive = rule_of(optimizer) is not None  # its steps do not shrink with ||d||, so LongSteps says nothing
         self._warn = WarnOnce()
         multigradient.attach(self)
         self._hooks = [
@@ -250,7 +253,7 @@ class Safeguard(Stateful):
         self._armed = False
         self.rollback.recover(self.turn)
         mg = self.multigradient
-        if self.suspended or not self.smoothness or mg.store.previous is None or mg.norm is None:
+        if self.suspended or not self.smoothness or mg.store.previous is None or mg.norm is None or self._adaptive:
             return
         taken = distance(mg.objective.parameters, mg.store.previous)
         if self.long_steps.too_long(taken, max(mg.norm, math.sqrt(self.step_length.lengths))):

@@ -43,6 +43,7 @@ from stimulus_moo.training.limits import COSTS
 from stimulus_moo.training.random_clock import RandomClock
 from stimulus_moo.training.state_checks import check_parts, check_seconds
 from stimulus_moo.weightings.base import GramianToWeights
+from stimulus_moo.weightings.metric import rule_of
 
 logger = logging.getLogger("stimulus_moo")
 
@@ -66,7 +67,7 @@ class Run:
         *,
         guard: bool,
         timed: bool = False,
-        reweigh: int | str = 1,
+        reweigh: int | str | None = None,
         gramian: str = "exact",
         weighting: GramianToWeights | None = None,
         optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
@@ -79,17 +80,20 @@ class Run:
         self.group = find_group(engine_options.get("process_group"), self._shard)
         self.model, self.settings, self.method, self.evaluation = model, settings, method, evaluation
         self._timed = timed
+        reweigh = method.reweigh if reweigh is None else reweigh
+        make = (lambda parameters: method.step(parameters, settings)) if optimizer is None else optimizer
+        self.optimizer = make(_trainable(model))
         self.multigradient = MultiGradient(
             model,
             _on_device(model, losses),
             method.estimator(settings),
             method.weighting(settings) if weighting is None else weighting,
             reweigh=reweigh,
+            metric=self.optimizer if method.metric and rule_of(self.optimizer) is not None else None,
             gramian=gramian,
             **engine_options,
         )
         parameters = self.multigradient.objective.parameters
-        self.optimizer = method.step(parameters, settings) if optimizer is None else optimizer(parameters)
         self.schedule = DoG(self.optimizer, self.multigradient) if settings.lr == "auto" else None
         if self.schedule is not None and scheduler is not None:
             raise InvalidOption("lr='auto' sets the learning rate itself, found a scheduler beside it; use one of them")
@@ -303,6 +307,16 @@ def _measurement(state: Any) -> Measurement | None:
         or min(*amounts, found.samples - 1, len(found.losses) - 1) < 0
     ):
         raise StateMismatch(f"the checkpoint's measured must have a number per objective, found {found}")
+    return found
+
+
+def _trainable(model: torch.nn.Module) -> list[Tensor]:
+    """Return the trainable parameters; raise InvalidOption where there is nothing to train."""
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidOption(f"model must be a torch.nn.Module, found {type(model).__name__}")
+    found: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not found:
+        raise InvalidOption("model must have at least one parameter with requires_grad=True, found none")
     return found
 
 

@@ -1,6 +1,7 @@
 """Weightings of the objectives: one file per rule, and the exact solver as plain functions."""
 
 from stimulus_moo.weightings.averaged import Averaged
+from stimulus_moo.weightings.balanced import Balanced
 from stimulus_moo.weightings.base import Weighting
 from stimulus_moo.weightings.fixed import Fixed
 from stimulus_moo.weightings.min_norm import MinNorm
@@ -10,6 +11,7 @@ from stimulus_moo.weightings.solver import kkt_residual, min_norm_weights, proje
 
 __all__ = [
     "Averaged",
+    "Balanced",
     "Fixed",
     "MinNorm",
     "ProjectedDescent",

@@ -35,9 +35,8 @@ class Metric:
 
     def __init__(self, source: Optimizer | Scalings) -> None:
         self.source = source
-        self._rule: Callable[[dict[str, Any], dict[str, Any]], Tensor] | None = None
+        self._rule = rule_of(source)
         if isinstance(source, Optimizer):
-            self._rule = next((rule for kinds, rule in _RULES if isinstance(source, kinds)), None)
             if self._rule is None:
                 raise InvalidOption(
                     "metric must be None, an optimizer of the kinds Adam, AdamW, NAdam, RMSprop or Adagrad, or a "
@@ -63,9 +62,22 @@ class Metric:
         for parameter in parameters:
             state = self.source.state.get(parameter) or {}
             known = parameter in groups and float(state.get("step", 0)) > 0
-            scaling = self._rule(state, groups[parameter]).detach() if known else None
+            scaling = self._rule(state, groups[parameter], None).detach() if known else None
             found.append(None if scaling is None else torch.where(scaling > 0, scaling, 1.0))
         return found
+
+    @torch.no_grad()
+    def after(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return D of an optimizer as it will be after its next step, with the gradients in ``p.grad``."""
+        assert isinstance(self.source, Optimizer)
+        assert self._rule is not None
+        groups = {parameter: group for group in self.source.param_groups for parameter in group["params"]}
+        return [
+            torch.ones_like(parameter)
+            if parameter.grad is None or parameter not in groups
+            else self._rule(self.source.state.get(parameter) or {}, groups[parameter], parameter.grad)
+            for parameter in parameters
+        ]
 
     def _of_function(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
         found = list(self.source(parameters))  # type: ignore[operator]  # it is not an optimizer
@@ -83,23 +95,34 @@ class Metric:
         return [scaling.detach() for scaling in found]
 
 
-def _adam(state: dict[str, Any], group: dict[str, Any]) -> Tensor:
-    moment: Tensor = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
-    correction = 1.0 - float(group["betas"][1]) ** float(state["step"])
-    corrected: Tensor = moment / correction
+def _adam(state: dict[str, Any], group: dict[str, Any], gradient: Tensor | None) -> Tensor:
+    beta, step = float(group["betas"][1]), float(state.get("step", 0))
+    moment = _averaged(state.get("exp_avg_sq"), gradient, beta)
+    if group.get("amsgrad") and "max_exp_avg_sq" in state:
+        moment = torch.maximum(moment, state["max_exp_avg_sq"])
+    corrected: Tensor = moment / (1.0 - beta ** (step if gradient is None else step + 1.0))
     return corrected.sqrt() + float(group["eps"])
 
 
-def _rmsprop(state: dict[str, Any], group: dict[str, Any]) -> Tensor:
-    moment: Tensor = state["square_avg"]
-    if group["centered"]:
+def _rmsprop(state: dict[str, Any], group: dict[str, Any], gradient: Tensor | None) -> Tensor:
+    moment = _averaged(state.get("square_avg"), gradient, float(group["alpha"]))
+    if group["centered"] and "grad_avg" in state:
         moment = (moment - state["grad_avg"].square()).clamp_min(0.0)
     return moment.sqrt() + float(group["eps"])
 
 
-def _adagrad(state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+def _adagrad(state: dict[str, Any], group: dict[str, Any], gradient: Tensor | None) -> Tensor:
     total: Tensor = state["sum"]
-    return total.sqrt() + float(group["eps"])
+    return (total if gradient is None else total + gradient.square()).sqrt() + float(group["eps"])
+
+
+def _averaged(moment: Tensor | None, gradient: Tensor | None, beta: float) -> Tensor:
+    """Return a running mean of squares, with one more gradient if it is given."""
+    if gradient is None:
+        assert moment is not None
+        return moment
+    square = gradient.square()
+    return (1.0 - beta) * square if moment is None else torch.lerp(square, moment, beta)
 
 
 _RULES: tuple[tuple[type[Optimizer] | tuple[type[Optimizer], ...], Callable[..., Tensor]], ...] = (
@@ -107,3 +130,8 @@ _RULES: tuple[tuple[type[Optimizer] | tuple[type[Optimizer], ...], Callable[...,
     (RMSprop, _rmsprop),
     (Adagrad, _adagrad),
 )
+
+
+def rule_of(optimizer: Any) -> Callable[[dict[str, Any], dict[str, Any], Tensor | None], Tensor] | None:
+    """Return the rule for what an optimizer divides by, given its state, its group and one more gradient or None."""
+    return next((rule for kinds, rule in _RULES if isinstance(optimizer, kinds)), None)

@@ -45,8 +45,8 @@ def run(
     method: Annotated[
         str | None,
         typer.Option(
-            help="A method by name, or auto; see `stimulus-moo list`.",
-            show_default="stimulus-m",
+            help="A method by name; see `stimulus-moo list`.",
+            show_default="auto",
             autocompletion=complete_method,
         ),
     ] = None,
@@ -85,7 +85,7 @@ def run(
         settings = study_settings(chosen, quick, {**changes, **data_setting(data)}, pairs or ())
         run_and_print_study(chosen, settings, 1 if quick else SEEDS, out or RUNS / name, resume)
         return
-    method, seed = find_method(method or "stimulus-m"), seed or 0
+    method, seed = find_method(method or "auto"), seed or 0
     wanted = experiment_settings(chosen, quick, changes, pairs or ())
     folder = out or run_folder(RUNS, name, method, seed)
     options: dict[str, Any] = {"checkpoint_every": checkpoint_every, "workers": workers, "on_nonfinite": on_nonfinite}

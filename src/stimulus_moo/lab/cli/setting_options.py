@@ -207,9 +207,9 @@ def experiment_settings(
 ) -> ExperimentSettings:
     """Return an experiment's settings with the changes of the command line.
 
-    A step size or variance given for all methods replaces the experiment's values for single methods. A method that
-    does not support the step size ``"auto"`` keeps its own value. A budget of passes or seconds replaces the
-    experiment's own limits, which count alike what costs one pass and what costs one per task.
+    A step size or variance given for all methods replaces the experiment's values for single methods. A budget of
+    passes or seconds replaces the experiment's own limits, which count alike what costs one pass and what costs one per
+    task.
     """
     changes = {**changes, **_pairs(pairs)}
     settings = experiment.settings.override(experiment.quick) if quick else experiment.settings
@@ -218,9 +218,8 @@ def experiment_settings(
     for name in ("lr", "sigma2"):
         if name in changes:
             changes.setdefault(f"{name}_of", {})
-    if changes.get("lr") == "auto":
-        own = {method: lr for method, lr in settings.lr_of.items() if not METHODS[method].takes_auto_lr}
-        changes["lr_of"] = {**own, **changes["lr_of"]}
+    if "lr" in changes:
+        changes["lr_of"] = {**{name: changes["lr"] for name in METHODS if METHODS[name].lr}, **changes["lr_of"]}
     return settings.override(changes)
 
 

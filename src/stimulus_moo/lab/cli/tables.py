@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stimulus_moo import AUTO_METHOD, METHODS, PAPER_METHODS
+from stimulus_moo import METHODS, PAPER_METHODS
 from stimulus_moo.lab.experiment import Experiment
 from stimulus_moo.lab.report.groups import Group, group_runs, step_size
 from stimulus_moo.lab.report.tables import Table as Results
@@ -27,7 +27,6 @@ def print_catalogue(console: Console, experiments: Iterable[Experiment], studies
             table.add_row(Text(entry.name), Text(entry.title), Text(entry.claim, style="dim"))
         console.print(table)
     table = Table("Name", "Title", "From", title="Methods", title_justify="left")
-    table.add_row("auto", f"{METHODS[AUTO_METHOD].title} ({AUTO_METHOD})", "beyond the paper")
     for method in METHODS.values():
         table.add_row(method.name, method.title, "the paper" if method.name in PAPER_METHODS else "beyond the paper")
     console.print(table)
