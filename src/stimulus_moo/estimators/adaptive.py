@@ -65,16 +65,7 @@ class Adaptive(Estimator):
 
     two_point = finite_sum = observes = True
     state_names: ClassVar[tuple[str, ...]] = (
-        "anchor",
-        "recursive",
-        "count",
-        "fast",
-        "slow",
-        "level",
-        "noise",
-        "change",
-        "cost",
-        "spent",
+        *("anchor", "recursive", "count", "fast", "slow", "level", "noise", "change", "cost", "spent"),
     )
     optional_names = MappingProxyType({"fast": list, "slow": list, "level": list, "noise": float, "change": float})
     count_names, amount_names = ("count", "cost", "spent"), ("noise", "change")

@@ -44,8 +44,8 @@ class Safeguard(Stateful):
     The rules use evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``, ``Filtered``) make anyway;
     those made to take a step back or to look into a high loss are added to the counters. Unless that happens or a rule
     fires, parameters and optimizer are the same as without the safeguard, bit for bit. With one-point estimators there
-    is nothing to compare, and nothing is done. The first two rules apply to ``Recursive`` and ``Page`` only, the first
-    not to Adam-type optimizers, whose steps do not shrink with the gradient.
+    is nothing to compare, and nothing is done. The first two rules apply to ``Recursive`` and ``Page`` only, and not to
+    Adam-type optimizers, whose steps do not shrink with the gradient, so that losses fluctuate where it vanishes.
 
     Steps are not simply kept below 1/L, because that trains networks badly: the shorter the steps, the sharper the
     valleys they lead into, and the larger L.
@@ -91,7 +91,7 @@ class Safeguard(Stateful):
         self.alone = 0
         self._armed = False  # was there a backward that no step of the optimizer has followed yet?
         self._rates: list[Any] = []  # learning rates to restore after a step
-        self._adaptive = rule_of(optimizer) is not None  # its steps do not shrink with ||d||, so LongSteps says nothing
+        self._adaptive = rule_of(optimizer) is not None  # its steps do not shrink with ||d||
         self._warn = WarnOnce()
         multigradient.attach(self)
         self._hooks = [
@@ -226,7 +226,7 @@ class Safeguard(Stateful):
             self.suspended += 1
             self.alone += 1
         turn = self.step_length.learn(seen)
-        if self.suspended or not update.recursive:
+        if self.suspended or not update.recursive or self._adaptive:
             self.drift.reset()
         elif self.drift.uphill(seen):
             self.suspended = 1
