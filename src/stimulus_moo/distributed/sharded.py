@@ -26,7 +26,7 @@ class ReduceScatter(AllReduce):
     sharded = True
     _transaction: Transaction | None = None  # the one whose round is under way
 
-    def target(self, transaction: Transaction, graphs: Sequence[Tensor]) -> Rows:
+    def target(self, transaction: Transaction, graphs: Sequence[Tensor | None]) -> Rows:
         """Open a round for these losses; return the rows to which all processes add."""
         if transaction.form.sketched:  # a sketch is small: every process keeps all of it
             return super().target(transaction, graphs)
@@ -50,7 +50,8 @@ class ReduceScatter(AllReduce):
             return spread  # no process has brought anything
         transaction.objectives = self._objectives
         rows = self._open_rows(transaction)
-        total = self._exchange(transaction, Head(self._objectives, transaction.step, account, spread), rows)
+        head = Head(self._objectives, transaction.step, account, spread, counted=store.objective.counts is not None)
+        total = self._exchange(transaction, head, rows)
         room = transaction.form.room(store.layout)
         rows.reach = self._union(rows.reach, rows.objectives) if total.partial else room
         return self._take_over(total, account, transaction)
