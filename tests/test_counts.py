@@ -348,7 +348,9 @@ def test_compiled_steps_equal_the_twin() -> None:
 
     def whole(model: nn.Module, batch: Batch) -> Tensor:
         known = batch[1].isfinite()
-        return ((torch.stack(model(batch[0]), 1) - batch[1].nan_to_num(0.0)) * known).square().sum(0) / known.sum(0).clamp(min=1)
+        return ((torch.stack(model(batch[0]), 1) - batch[1].nan_to_num(0.0)) * known).square().sum(0) / known.sum(
+            0
+        ).clamp(min=1)
 
     mg = MultiGradient(model(), whole, Storm(BETA), counts=counts, engine="compiled")
     check(mg, twin("storm"))

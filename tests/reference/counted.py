@@ -1,4 +1,4 @@
-"""Literal twin of the estimators where labels are missing: every objective is the mean over its own labelled samples."""
+"""Literal twin of the estimators with missing labels: every objective is the mean over its own labelled samples."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def batches(steps: int) -> list[Batch]:
     x, y = columns()
     generator = torch.Generator().manual_seed(3)
     orders = [torch.randperm(N, generator=generator)[:BATCH] for _ in range(steps)]
-    orders[2] = torch.arange(BATCH)
+    orders[2:3] = [torch.arange(BATCH)] * len(orders[2:3])
     return [(x[order], y[order]) for order in orders]
 
 

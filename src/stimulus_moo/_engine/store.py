@@ -139,14 +139,17 @@ class Store:
         self.swap = ParameterSwap(parameters, previous)
         self.flat_previous, self.previous = flat, previous
 
-    def masks(self, graphs: Sequence[Tensor | None]) -> list[int]:
-        """Return for each parameter the bit mask of the losses that reach it, read off the autograd graph."""
+    def masks(self, graphs: Sequence[Tensor | None], counts: Sequence[float] | None = None) -> list[int]:
+        """Return for each parameter the bit mask of the losses that reach it, read off the autograd graph.
+
+        A loss whose count is 0 may reach nothing.
+        """
         parameters = self.objective.parameters
         index = {id(parameter): i for i, parameter in enumerate(parameters)}
         masks = [0] * len(parameters)
         for s, loss in enumerate(graphs):
-            if loss is None:
-                continue
+            if loss is None or not loss.requires_grad:
+                continue  # it has no count
             found, seen, stack = {index.get(id(loss))}, {None}, [loss.grad_fn]
             while stack:
                 node: Any = stack.pop()
@@ -154,7 +157,7 @@ class Store:
                     seen.add(node)
                     found.add(index.get(id(getattr(node, "variable", None))))
                     stack.extend(child for child, _ in node.next_functions)
-            if found == {None}:
+            if found == {None} and (counts is None or counts[s]):
                 raise reaches_nothing(s)
             masks = [mask | (i in found) << s for i, mask in enumerate(masks)]
         return masks
@@ -169,7 +172,7 @@ class Store:
             evaluated = self.objective.evaluate(piece, step, counts)
         finally:
             snapshot.restore()
-        return len(evaluated.graphs), self.masks(evaluated.present(counts))
+        return len(evaluated.graphs), self.masks(evaluated.graphs, counts)
 
     def clear(self) -> None:
         self.rows = self.previous = self.flat_previous = self.swap = self.spare = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -147,13 +148,13 @@ class Transaction:
             store.rows = None
             logger.info("step %d was undone; its rows are lost, the estimator restarts at the next step", self.step)
 
-    def open_rows(self, graphs: Sequence[Tensor | None]) -> AnyRows:
-        """Return U_t, with room for what these losses reach if they are the first."""
+    def open_rows(self, masks: Callable[[], list[int]]) -> AnyRows:
+        """Return U_t, with room for what its first losses reach."""
         if self.pending is None:
             self.pending = self.store.blank(self.form, self.objectives, forget=not self.update.keep)
             if isinstance(self.pending, Row):
                 self.pending.begin()
-        self.pending.expect(lambda: self.store.masks(graphs))
+        self.pending.expect(masks)
         return self.pending
 
     def tally(self, spread: Spread) -> Spread:
@@ -260,7 +261,11 @@ class Transaction:
         evaluated = store.objective.evaluate(piece.content, self.step, piece.counts)
         self._check_count(evaluated, piece)
         graphs = self.form.losses(evaluated, piece.scales)
-        target = self.open_rows(graphs) if store.reducer is None else store.reducer.target(self, graphs)
+        if piece.scales is None or self.form.weighted:
+            masks = partial(store.masks, graphs)
+        else:  # room for all, so that the blocks stay the same
+            masks = partial(store.masks, evaluated.graphs, piece.counts)
+        target = self.open_rows(masks) if store.reducer is None else store.reducer.target(self, masks)
         side = None if probe is None else probe.side(target.objectives, piece, now=not at_previous)
         if not self.form.weighted:
             self._add_rows(target, graphs, weight, side, hooked=evaluated.hooked)
@@ -323,4 +328,4 @@ class Transaction:
             raise InvalidLosses(f"losses returned {self.objectives} losses before and {found} now")
         self.objectives = found
         if self.form.weighted and self._masks is None and not any(self.store.layout):
-            self._masks = self.store.masks(evaluated.present(piece.counts))
+            self._masks = self.store.masks(evaluated.graphs, piece.counts)

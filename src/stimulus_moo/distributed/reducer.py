@@ -126,9 +126,9 @@ class AllReduce:
         known = [counts for _, counts in found if counts is not None]
         return summed(known) if known else None
 
-    def target(self, transaction: Transaction, graphs: Sequence[Tensor | None]) -> Rows:
-        """Return the rows to which the gradients of these losses are added."""
-        return as_rows(transaction.open_rows(graphs))
+    def target(self, transaction: Transaction, masks: Callable[[], list[int]]) -> Rows:
+        """Return the rows to which the gradients of losses are added that reach what ``masks`` returns."""
+        return as_rows(transaction.open_rows(masks))
 
     def sum(self, transaction: Transaction, account: Account, spread: Spread, *, last: bool = True) -> Spread:
         """Make the pending rows and the account those of all processes; return the spread of all processes."""
