@@ -28,7 +28,10 @@ from stimulus_moo import (
     measure,
     pareto_stationarity,
 )
+from stimulus_moo._engine.observation import Observation
 from stimulus_moo.errors import InvalidBatch, InvalidOption, StateMismatch
+from stimulus_moo.safeguard.rollback import Rollback
+from stimulus_moo.weightings.reweigh import WhenRising
 from tests.database import STAGED_ENTRIES
 from tests.harness import differing, everything
 from tests.reference import counted
@@ -348,10 +351,46 @@ def test_compiled_steps_equal_the_twin() -> None:
 
     def whole(model: nn.Module, batch: Batch) -> Tensor:
         known = batch[1].isfinite()
-        return ((torch.stack(model(batch[0]), 1) - batch[1].nan_to_num(0.0)) * known).square().sum(0) / known.sum(
-            0
-        ).clamp(min=1)
+        errors = (torch.stack(model(batch[0]), dim=1) - batch[1].nan_to_num(0.0)) * known
+        return errors.square().sum(0) / known.sum(0).clamp(min=1)
 
     mg = MultiGradient(model(), whole, Storm(BETA), counts=counts, engine="compiled")
     check(mg, twin("storm"))
     assert mg.engine == "compiled"
+
+
+def test_rules_that_follow_losses_pass_over_missing_ones() -> None:
+    """The level of a loss, in the safeguard and in reweigh='auto', is the mean of those values that there are."""
+    nan = float("nan")
+    rollback, rising = Rollback(), WhenRising(anchors_only=False)
+    for k, values in enumerate(([1.0, nan], [1.0, nan], [2.0, 3.0], [2.0, nan])):
+        seen = Observation(k, 1, 1, False, torch.tensor(values), torch.tensor(values), torch.ones(2).double())
+        assert seen.decrease == 0.0
+        assert not rollback.doubtful(seen)
+        assert rollback.reason(seen) is None
+        rollback.learn(seen, None)
+        rising.learn(values, None, 4, solved=k == 0, anchored=False)
+    assert rollback.level == pytest.approx([1.19, 3.0])
+    assert rising.level == pytest.approx([1.19, 3.0])
+    assert rising.mean == pytest.approx([2.0 / 3.0, 0.0], abs=0.1)
+    Rollback().load_state_dict(rollback.state_dict())
+    WhenRising(anchors_only=False).load_state_dict(rising.state_dict())
+
+
+def test_memory_is_estimated_on_a_batch_without_labels() -> None:
+    x, y = columns()
+    mg = MultiGradient(model(), losses, MiniBatch(), counts=counts)
+    assert mg.memory_estimate((x[2:8], y[2:8])).objectives == 3
+
+
+def test_a_loss_without_a_count_may_be_a_constant() -> None:
+    x, y = columns()
+    for constant in (torch.tensor(0.0).double(), torch.zeros((), dtype=torch.float64, requires_grad=True)):
+        for options in ({}, {"reweigh": 2}, {"engine": "batched"}):
+
+            def own(model: nn.Module, batch: Batch, constant: Tensor = constant) -> list[Tensor]:
+                found = zip(losses(model, batch), counts(batch), strict=True)
+                return [value if count else constant for value, count in found]
+
+            step = MultiGradient(model(), own, MiniBatch(), counts=counts, **options).backward((x[2:8], y[2:8]))
+            assert step.losses.isnan().tolist() == [False, False, True]
