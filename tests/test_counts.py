@@ -394,3 +394,23 @@ def test_a_loss_without_a_count_may_be_a_constant() -> None:
 
             step = MultiGradient(model(), own, MiniBatch(), counts=counts, **options).backward((x[2:8], y[2:8]))
             assert step.losses.isnan().tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("options", [{}, {"reweigh": 2}, {"weighting": Fixed(), "micro_batch": 3}])
+def test_a_gradient_that_is_not_finite_names_its_objective(options: dict[str, Any]) -> None:
+    """Also where only lambda . F is differentiated, and the losses before it are not part of the batch."""
+    x, y = columns()
+
+    def own(model: nn.Module, batch: Batch) -> list[Tensor]:
+        first, second, third = losses(model, batch)
+        return [third, first, second + (0 * second).sqrt() if trouble else second]
+
+    def turned(batch: Batch) -> Tensor:
+        return counts(batch)[[2, 0, 1]]
+
+    trouble = False
+    mg = MultiGradient(model(), own, MiniBatch(), counts=turned, **options)
+    mg.backward((x[2:8], y[2:8]))
+    trouble = True
+    with pytest.raises(NonFiniteError, match="gradient of objective 2"):
+        mg.backward((x[2:8], y[2:8]))

@@ -123,9 +123,8 @@ class MultiGradient(Stateful):
         check_estimator(estimator, self._group.size)
         self.estimator = estimator
         self.weighting = as_weighting(MinNorm() if weighting is None else weighting)
-        inner = unwrapped(model)
         self.objective = Objective(
-            inner, losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size, counts=counts
+            unwrapped(model), losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size, counts=counts
         )
         self.reweigh, self.solving_form = find_rule(reweigh, choice("gramian", gramian, GRAMIANS), estimator)
         self._metric = None if metric is None else Metric(metric)

@@ -113,7 +113,7 @@ class Probe:
     """Measures an update while it is made, with at most three vectors of the model's size for the duration of a step.
 
     ``weights`` are lambda_{t-1}; None before the first step, when all objectives count the same. ``halves`` compares
-    the two halves of the batch.
+    the two halves of the batch. Where counts are given, their differences between the halves are part of the noise.
     """
 
     def __init__(self, weights: Tensor | None, parameters: Sequence[Tensor], *, halves: bool) -> None:

@@ -148,8 +148,8 @@ class Store:
         index = {id(parameter): i for i, parameter in enumerate(parameters)}
         masks = [0] * len(parameters)
         for s, loss in enumerate(graphs):
-            if loss is None or not loss.requires_grad:
-                continue  # it has no count
+            if loss is None:
+                continue
             found, seen, stack = {index.get(id(loss))}, {None}, [loss.grad_fn]
             while stack:
                 node: Any = stack.pop()
