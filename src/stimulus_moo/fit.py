@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo import options as checks
+from stimulus_moo._engine.counts import Counts
 from stimulus_moo._engine.objective import Losses
 from stimulus_moo.data.batches import leading_size, require_batches
 from stimulus_moo.data.sources import Collate, Source, as_source
@@ -54,6 +55,7 @@ def fit(
     scheduler: Callable[[Optimizer], LRScheduler] | None = None,
     shared: Iterable[Tensor] | None = None,
     micro_batch: int | None = None,
+    counts: Counts | None = None,
     engine: str = "auto",
     anchor_batch: int = 1024,
     collate_fn: Collate | None = None,
@@ -100,7 +102,7 @@ def fit(
             from which Gramian.
         optimizer: a function from parameters to an optimizer, replaces the method's; ``lr="auto"`` sets its rate.
         scheduler: a function from the optimizer to a learning-rate scheduler, which is stepped after every step.
-        shared, micro_batch, engine: as for ``MultiGradient``.
+        shared, micro_batch, counts, engine: as for ``MultiGradient``; counts also weigh the evaluations.
         anchor_batch: samples per batch of an anchor pass and of an evaluation.
         collate_fn: for map-style data sets and streams.
         workers: number of processes that prefetch the batches of a map-style data set. The batches are the same.
@@ -184,6 +186,7 @@ def fit(
         evaluation=evaluation,
         shared=shared,
         micro_batch=micro_batch,
+        counts=counts,
         engine=engine,
         on_nonfinite=on_nonfinite,
         process_group=process_group,

@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.account import Account
+from stimulus_moo._engine.counts import Counts
 from stimulus_moo._engine.differentiation import Engine, full_precision
 from stimulus_moo._engine.objective import Losses, Objective
 from stimulus_moo._engine.rows import Rows
+from stimulus_moo._engine.solving import weigh
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.anchors import FullAnchor
@@ -37,13 +40,17 @@ def measure(
     *,
     micro_batch: int | None = None,
     batch_size: Callable[[Any], int] | None = None,
+    counts: Counts | None = None,
 ) -> Measurement:
-    """Evaluate the losses and the Pareto stationarity over batches, weighted by their size.
+    """Evaluate the losses and the Pareto stationarity over batches, weighted by their size or by ``counts``.
+
+    With ``counts``, an objective without any sample has the loss NaN and the weight 0.
 
     Parameters, gradients, buffers and the random state are left unchanged.
 
     Args:
-        model, losses, micro_batch, batch_size: as for ``MultiGradient``; the mode (train or eval) is not changed.
+        model, losses, micro_batch, batch_size, counts: as for ``MultiGradient``; the mode (train or eval) is not
+            changed.
         batches: an iterable of batches; for a single batch pass ``[batch]``.
 
     >>> import torch
@@ -54,17 +61,18 @@ def measure(
     >>> found.losses, found.weights, found.stationarity
     ([1.0, 9.0], [1.0, 0.0], 4.0)
     """
-    objective = Objective(model, losses, micro_batch=micro_batch, batch_size=batch_size)
+    objective = Objective(model, losses, micro_batch=micro_batch, batch_size=batch_size, counts=counts)
     return measure_with(Store(objective, Engine("auto", objective.model)), batches)
 
 
 def measure_with(store: Store, batches: Iterable[Any], step: int = 0) -> Measurement:
     """Measure with a new store; each of several processes passes its part of the batches."""
-    rows, gramian, means, samples = _mean_rows(store, batches, step)
+    rows, gramian, account = _mean_rows(store, batches, step)
+    assert account.losses is not None
     with torch.no_grad(), full_precision(store.objective.devices):
-        weights = MinNorm()(gramian)
+        weights = weigh(MinNorm(), gramian, account.counts)
         _, sq_norm = rows.combine(weights)
-    return Measurement(means.tolist(), weights.tolist(), float(sq_norm), samples)
+    return Measurement(account.losses.tolist(), weights.tolist(), float(sq_norm), account.samples)
 
 
 def pareto_stationarity(
@@ -74,6 +82,7 @@ def pareto_stationarity(
     *,
     micro_batch: int | None = None,
     batch_size: Callable[[Any], int] | None = None,
+    counts: Counts | None = None,
 ) -> float:
     """Return the minimum over the simplex of ||lambda^T grad F(x)||^2, with arguments as for ``measure``.
 
@@ -84,7 +93,8 @@ def pareto_stationarity(
     >>> round(pareto_stationarity(model, losses, [torch.ones(4, 1)]), 12)  # between the minima: Pareto-optimal
     0.0
     """
-    return measure(model, losses, batches, micro_batch=micro_batch, batch_size=batch_size).stationarity
+    found = measure(model, losses, batches, micro_batch=micro_batch, batch_size=batch_size, counts=counts)
+    return found.stationarity
 
 
 def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Tensor:
@@ -117,8 +127,8 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
         return rows.sq_norms()
 
 
-def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Rows, Tensor, Tensor, int]:
-    """Return the mean gradients over the batches, their Gramian, the mean losses and the number of samples."""
+def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Rows, Tensor, Account]:
+    """Return the mean gradients over the batches, their Gramian, and the account with the mean losses."""
     require_batches("batches", batches)
     objective = store.objective
     snapshot = objective.snapshot()
@@ -136,5 +146,4 @@ def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Row
         raise
     finally:
         snapshot.restore()
-    assert transaction.account.losses is not None
-    return rows, gramian, transaction.account.losses, transaction.account.samples
+    return rows, gramian, transaction.account

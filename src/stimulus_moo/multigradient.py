@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stimulus_moo._engine import saved_state
+from stimulus_moo._engine.counts import Counts
 from stimulus_moo._engine.differentiation import ENGINES, Engine
 from stimulus_moo._engine.exclusive import Exclusive, evaluating, exclusive
 from stimulus_moo._engine.memory import MemoryEstimate, estimate_memory
@@ -24,6 +25,7 @@ from stimulus_moo._engine.warnings import WarnOnce, batch_norm_message, due_for_
 from stimulus_moo.distributed import find_group, make_reducer, unwrapped
 from stimulus_moo.errors import InvalidOption, ModelChanged
 from stimulus_moo.estimators import Estimator, Update
+from stimulus_moo.estimators.base import check_estimator
 from stimulus_moo.options import choice, natural_number
 from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import GramianToWeights, as_weighting
@@ -50,6 +52,10 @@ class MultiGradient(Stateful):
         shared: the parameters whose gradients decide the weights (the trunk of a multi-head model); default all.
         micro_batch: evaluate at most so many samples at once; same result, memory does not grow with the batch.
         batch_size: a function from a batch to its size, where that is not the leading dimension of its first tensor.
+        counts: a function from a batch to S numbers, how many samples each mean loss is over (missing labels, means
+            over tokens); default the batch's size for all. Pieces, anchors, processes and evaluations are weighted by
+            them. A loss with count 0 is ignored; without any count in a step, its row gets nothing new, its entry in
+            ``Step.losses`` is NaN and, if its row is zero, its weight 0. Kept weights read an anchor twice, to count.
         engine: how rows are differentiated; results are equal up to rounding. ``"rowwise"``: one backward pass per
             objective, works with everything. ``"batched"``: all rows in one vectorised pass, faster for small models
             without convolutions. ``"compiled"``: both points and all rows in one function by ``torch.compile``, fastest
@@ -101,6 +107,7 @@ class MultiGradient(Stateful):
         shared: Iterable[Tensor] | None = None,
         micro_batch: int | None = None,
         batch_size: Callable[[Any], int] | None = None,
+        counts: Counts | None = None,
         engine: str = "auto",
         process_group: Any = None,
         shard: bool = False,
@@ -111,25 +118,18 @@ class MultiGradient(Stateful):
         rows_device: torch.device | str | None = None,
         on_nonfinite: str = "raise",
     ) -> None:
-        if not isinstance(estimator, Estimator):
-            raise InvalidOption(
-                f"estimator must be an Estimator such as Recursive(anchor, period) or MiniBatch(), found {estimator!r}"
-            )
         self.exclusive = Exclusive()
         self._group, self._shard = find_group(process_group, shard), shard
+        check_estimator(estimator, self._group.size)
         self.estimator = estimator
         self.weighting = as_weighting(MinNorm() if weighting is None else weighting)
-        inner = unwrapped(model)
-        self.objective = Objective(inner, losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size)
+        self.objective = Objective(
+            unwrapped(model), losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size, counts=counts
+        )
         self.reweigh, self.solving_form = find_rule(reweigh, choice("gramian", gramian, GRAMIANS), estimator)
         self._metric = None if metric is None else Metric(metric)
         self._storage = Storage.checked(rows_dtype, rows_device)
         self.store = self._new_store(Engine(choice("engine", engine, ENGINES), model))
-        if estimator.prepares and self.store.reducer is not None:
-            raise InvalidOption(
-                f"{type(estimator).__name__} compares the two halves of a batch, which several processes that make one "
-                "step cannot do; use Recursive with an integer period"
-            )
         #: what a discarded proposal restores
         parts = (estimator, self.weighting, self.reweigh)
         self.stateful_parts: list[Stateful] = [part for part in parts if part is not None and part.has_state()]

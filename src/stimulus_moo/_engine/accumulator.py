@@ -24,11 +24,11 @@ class Accumulator:
         self.close: Callable[[], None] | None = None  # cleanup callback, run if the engine was interrupted
         self._partial = False  # has a part of the next row been added?
 
-    def take_stacked(self, gradients: Sequence[Tensor | None]) -> None:
-        """Add all rows, which are finite: one tensor [S, *shape] per parameter, or None."""
+    def take_stacked(self, gradients: Sequence[Tensor | None], present: int = -1) -> None:
+        """Add all rows, which are finite: one tensor [S, *shape] per parameter, or None; others than these are 0."""
         if self.side is not None:
             self.side.add_stacked(gradients)
-        self.rows.add_stacked(gradients if self.weight else [None] * len(gradients), self.weight)
+        self.rows.add_stacked(gradients if self.weight else [None] * len(gradients), self.weight, present)
         self.finished = self.rows.objectives
 
     def take_row(self, objective: int, gradients: Sequence[Tensor | None]) -> None:
@@ -36,6 +36,11 @@ class Accumulator:
         if self.side is not None:
             self.side.add_row(objective, gradients)
         self.rows.add(objective, gradients if self.weight else [None] * len(gradients), self.weight)
+        self.finished = objective + 1
+
+    def skip_row(self, objective: int) -> None:
+        """Add nothing to a row, since its loss is not part of the piece; several processes take part in it."""
+        self.rows.add(objective, [None] * len(self.rows.parameters), self.weight)
         self.finished = objective + 1
 
     def take_one(self, objective: int, i: int, gradient: Tensor) -> None:

@@ -232,7 +232,7 @@ def _replace(
     pending.replace(reach, matrices)
     transaction.objectives, transaction.pending = objectives, pending
     transaction.products = products if store.reducer is None else None
-    transaction.account.add(losses, size)
+    transaction.account.add(losses, size, transaction.evaluated[0].counts)
     transaction.account.before = before
     return True
 

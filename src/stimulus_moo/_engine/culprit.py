@@ -25,7 +25,7 @@ def find_culprit(transaction: Transaction, pieces: Sequence[Piece]) -> NonFinite
     for swap in (nullcontext(), transaction.store.swap if transaction.update.look_back else None):
         with swap or nullcontext():
             for piece in pieces:
-                graphs = objective.evaluate(piece.content, step).graphs
+                graphs = objective.evaluate(piece.content, step, piece.counts).present(piece.counts)
                 for s, row in enumerate(rowwise(graphs, objective.parameters)):
                     found = [gradient for gradient in row if gradient is not None]
                     if not all(map(finite, found)):

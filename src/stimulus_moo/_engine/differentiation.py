@@ -49,6 +49,7 @@ class Jacobian(NamedTuple):
 
     rows: Sequence[Sequence[Tensor | None]] = ()
     stacked: Sequence[Tensor | None] | None = None
+    present: int = -1  # bit mask of the losses that were differentiated; the rows of others are None or 0
 
 
 class Engine:
@@ -63,28 +64,33 @@ class Engine:
         self._compiles: dict[int, bool] = {}  # by points: is the step on one loss compiled?
         self._listened = any(isinstance(module, DistributedDataParallel) for module in model.modules())
 
-    def jacobian(self, losses: Sequence[Tensor], parameters: Sequence[Tensor], *, hooked: bool = False) -> Jacobian:
-        """Return the gradients of all losses, for a model small enough to hold all rows at once.
+    def jacobian(
+        self, losses: Sequence[Tensor | None], parameters: Sequence[Tensor], *, hooked: bool = False
+    ) -> Jacobian:
+        """Return the gradients of all losses but None, for a model small enough to hold all rows at once.
 
         ``hooked`` says that hooks were registered while the losses were evaluated, so that their graph may have some.
         """
         with full_precision({parameter.device for parameter in parameters}):
             stacked = self._stacked(losses, parameters, hooked)
-            return Jacobian(list(rowwise(losses, parameters)) if stacked is None else (), stacked)
+            return Jacobian(list(rowwise(losses, parameters)) if stacked is None else (), stacked, mask_of(losses))
 
     def stream(
-        self, losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Accumulator, *, hooked: bool = False
+        self, losses: Sequence[Tensor | None], parameters: Sequence[Tensor], sink: Accumulator, *, hooked: bool = False
     ) -> None:
-        """Give the sink the gradients of all losses, for a model whose rows must not be held twice."""
+        """Give the sink the gradients of all losses but None, for a model whose rows must not be held twice."""
         with full_precision({parameter.device for parameter in parameters}):
             stacked = self._stacked(losses, parameters, hooked)
             if stacked is not None:
-                sink.take_stacked(stacked)
+                sink.take_stacked(stacked, mask_of(losses))
             elif sink.rows.partition == ALL and self.accumulates(parameters):
                 stream(losses, parameters, sink)
             else:
                 for objective, row in enumerate(rowwise(losses, parameters)):
-                    sink.take_row(objective, row)
+                    if losses[objective] is None:
+                        sink.skip_row(objective)
+                    else:
+                        sink.take_row(objective, row)
 
     def accumulates(self, parameters: Sequence[Tensor]) -> bool:
         """Return whether gradients may pass through ``p.grad``: nobody else listens for finished ones.
@@ -141,22 +147,25 @@ class Engine:
         return found is not None
 
     def _stacked(
-        self, losses: Sequence[Tensor], parameters: Sequence[Tensor], hooked: bool
+        self, losses: Sequence[Tensor | None], parameters: Sequence[Tensor], hooked: bool
     ) -> list[Tensor | None] | None:
         """Return the gradients from one vectorised pass; None where single rows are to be computed."""
         if self.name == "auto":
             self.name = choose(self.model, parameters, len(losses))
             logger.debug("engine %s chosen for %d objectives", self.name, len(losses))
-        if self.name != "batched" or self.refuses(losses, parameters, hooked):
+        if self.name != "batched":
+            return None
+        present = [loss for loss in losses if loss is not None]
+        if not present or self.refuses(present, parameters, hooked):
             return None
         try:
-            gradients = batched(losses, parameters)
+            gradients = batched(present, parameters)
         except RuntimeError as error:
             self.give_up(f"its gradients cannot be vectorised ({str(error).splitlines()[0]})")
             return None
         if not all(gradient is None or finite(gradient) for gradient in gradients):
             return None  # 0 times infinity also spoils the other rows: single rows tell which one it is
-        return gradients
+        return gradients if len(present) == len(losses) else spread(gradients, losses)
 
 
 def choose(model: nn.Module, parameters: Sequence[Tensor], objectives: int) -> str:
@@ -172,10 +181,38 @@ def heavy(model: nn.Module) -> bool:
     return any(isinstance(module, _ConvNd | nn.RNNBase) for module in model.modules())
 
 
-def rowwise(losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> Iterator[list[Tensor | None]]:
-    """Yield one row after the other; the graph is freed with the last one. Works with every model."""
+def mask_of(losses: Sequence[Tensor | None]) -> int:
+    """Return the bit mask of the losses that are not None; -1 where all are there."""
+    absent = [s for s, loss in enumerate(losses) if loss is None]
+    return -1 if not absent else (1 << len(losses)) - 1 - sum(1 << s for s in absent)
+
+
+def spread(gradients: Sequence[Tensor | None], losses: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return stacked gradients with zeros for the losses that are None."""
+    index = [s for s, loss in enumerate(losses) if loss is not None]
+    found: list[Tensor | None] = []
+    for gradient in gradients:
+        if gradient is None:
+            found.append(None)
+        else:
+            whole = gradient.new_zeros(len(losses), *gradient.shape[1:])
+            whole[index] = gradient
+            found.append(whole)
+    return found
+
+
+def rowwise(losses: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Iterator[list[Tensor | None]]:
+    """Yield one row after the other, of None for losses that are None; the graph is freed with the last one.
+
+    Works with every model.
+    """
     last = len(losses) - 1
+    while last > 0 and losses[last] is None:
+        last -= 1
     for objective, loss in enumerate(losses):
+        if loss is None:
+            yield [None] * len(parameters)
+            continue
         gradients = torch.autograd.grad(loss, parameters, retain_graph=objective < last, allow_unused=True)
         yield [None if gradient is None else dense(gradient) for gradient in gradients]
 
@@ -194,7 +231,7 @@ def batched(losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tens
     return [None if gradient is None else dense(gradient) for gradient in gradients]
 
 
-def stream(losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Accumulator) -> None:
+def stream(losses: Sequence[Tensor | None], parameters: Sequence[Tensor], sink: Accumulator) -> None:
     """Give the sink every gradient as soon as it exists, so that no whole row is held; ``p.grad`` stays as it was.
 
     A gradient that was just written is still in the processor's cache. On large models, adding it immediately is much
@@ -222,6 +259,9 @@ def stream(losses: Sequence[Tensor], parameters: Sequence[Tensor], sink: Accumul
             parameter.grad = None
             hooks.append(parameter.register_post_accumulate_grad_hook(partial(receive, i)))
         for now, loss in enumerate(losses):
+            if loss is None:
+                sink.skip_row(now)
+                continue
             torch.autograd.backward(loss, retain_graph=now < last, inputs=list(parameters))
             sink.end_row(now)
     finally:

@@ -36,8 +36,11 @@ class LossForm(ABC):
         """Return empty rows for S objectives."""
 
     @abstractmethod
-    def losses(self, evaluated: Evaluated) -> list[Tensor]:
-        """Return the losses to differentiate, from the S losses of a piece."""
+    def losses(self, evaluated: Evaluated, scales: Sequence[float] | None = None) -> Sequence[Tensor | None]:
+        """Return the losses to differentiate, from the S losses of a piece times ``scales``.
+
+        None stands for a loss that is not part of the piece, since its scale is 0.
+        """
 
     def weights_for(self, objectives: int) -> Tensor | None:
         """Return lambda, if only lambda . F is differentiated."""
@@ -59,9 +62,12 @@ class AllLosses(LossForm):
         """Return the S x P matrix."""
         return store.new_rows(objectives)
 
-    def losses(self, evaluated: Evaluated) -> list[Tensor]:
+    def losses(self, evaluated: Evaluated, scales: Sequence[float] | None = None) -> Sequence[Tensor | None]:
         """Return all."""
-        return evaluated.graphs
+        if scales is None:
+            return evaluated.graphs
+        with torch.enable_grad():
+            return [loss * c if c else None for loss, c in zip(evaluated.graphs, scales, strict=True)]
 
 
 class SketchedLosses(AllLosses):
@@ -90,11 +96,17 @@ class WeightedLoss(LossForm):
         """Return one row."""
         return store.new_row()
 
-    def losses(self, evaluated: Evaluated) -> list[Tensor]:
-        """Return lambda . F."""
+    def losses(self, evaluated: Evaluated, scales: Sequence[float] | None = None) -> Sequence[Tensor | None]:
+        """Return lambda . F; terms without a scale are left out, since 0 times NaN is NaN."""
         vector = evaluated.vector
         weights = self.weights_for(len(vector))
         with torch.enable_grad(), full_precision({vector.device}):
+            if scales is not None:
+                present = [s for s, scale in enumerate(scales) if scale]
+                if not present:
+                    return [None]
+                vector = torch.stack([evaluated.graphs[s] for s in present])
+                weights = weights[present] * torch.tensor([scales[s] for s in present], dtype=weights.dtype)
             vector = vector.to(torch.promote_types(vector.dtype, torch.float32))
             return [vector @ weights.to(vector)]
 

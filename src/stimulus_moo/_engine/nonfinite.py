@@ -53,10 +53,16 @@ class SkipPolicy:
         return True
 
 
-def non_finite_loss(losses: Tensor, step: int) -> NonFiniteError:
-    s, value = next((s, value) for s, value in enumerate(losses.tolist()) if not math.isfinite(value))
-    message = f"the loss of objective {s} is {value} at step {step}; nothing was changed. Check this batch, lower the "
-    return NonFiniteError(message + "learning rate, or guard the loss against overflow", objective=s, step=step)
+def non_finite_loss(losses: Tensor, step: int, counts: Sequence[float] | None = None) -> NonFiniteError | None:
+    """Return the error for the first loss that is not finite; None where only losses with a count of 0 are not."""
+    for s, value in enumerate(losses.tolist()):
+        if not math.isfinite(value) and (counts is None or counts[s]):
+            message = f"the loss of objective {s} is {value} at step {step}; nothing was changed. Check this batch, "
+            message += "lower the learning rate, or guard the loss against overflow"
+            if counts is None and math.isnan(value):
+                message += "; if a batch may have no label for it, pass counts="
+            return NonFiniteError(message, objective=s, step=step)
+    return None
 
 
 def non_finite_gradient(objective: int, step: int) -> NonFiniteError:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from stimulus_moo._engine.counts import Counts, check_function, checked_counts
 from stimulus_moo._engine.flat import Gradients
 from stimulus_moo._engine.hooks import noticing_retain_grad, registered
 from stimulus_moo._engine.module_tree import ModuleTree
@@ -32,6 +33,10 @@ class Evaluated(NamedTuple):
     vector: Tensor  # the graphs as one tensor
     hooked: bool = False
 
+    def present(self, counts: Sequence[float] | None) -> Sequence[Tensor | None]:
+        """Return the graphs, without those whose count is 0."""
+        return self.graphs if counts is None else [g if c else None for g, c in zip(self.graphs, counts, strict=True)]
+
 
 class Objective:
     """S objectives of one model, evaluated wherever the parameters stand."""
@@ -44,6 +49,7 @@ class Objective:
         shared: Iterable[Tensor] | None = None,
         micro_batch: int | None = None,
         batch_size: Callable[[Any], int] | None = None,
+        counts: Counts | None = None,
     ) -> None:
         if not isinstance(model, torch.nn.Module):
             raise InvalidOption(f"model must be a torch.nn.Module, found {type(model).__name__}")
@@ -51,8 +57,10 @@ class Objective:
             raise InvalidOption(f"losses must be a function of (model, batch), found {losses!r}")
         if batch_size is not None and not callable(batch_size):
             raise InvalidOption(f"batch_size must be a function from a batch to its size, found {batch_size!r}")
+        check_function(counts)
         self.model = model
         self.losses = losses
+        self.counts = counts  # None: every loss is a mean over the whole batch
         self.micro_batch = None if micro_batch is None else positive_integer("micro_batch", micro_batch)
         self.batch_size = batch_size
         if shared is not None and (not isinstance(shared, Iterable) or isinstance(shared, Tensor)):
@@ -126,8 +134,16 @@ class Objective:
             raise InvalidBatch(f"a batch must hold at least one sample, found size {size!r}")
         return int(size)
 
-    def evaluate(self, piece: Any, step: int) -> Evaluated:
-        """Run the losses on a piece where the parameters stand now; raise InvalidLosses or NonFiniteError."""
+    def count_labels(self, piece: Any) -> list[float]:
+        """Return over how many samples each loss of a piece is a mean; raise InvalidBatch where that cannot be."""
+        assert self.counts is not None
+        return checked_counts(self.counts(piece), self.count)
+
+    def evaluate(self, piece: Any, step: int, counts: Sequence[float] | None = None) -> Evaluated:
+        """Run the losses on a piece where the parameters stand now; raise InvalidLosses or NonFiniteError.
+
+        Losses whose count is 0 may have any value and any graph.
+        """
         torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
         hooks = registered()
         first = self.count is None  # later ones are alike, and noticing takes time
@@ -138,10 +154,12 @@ class Objective:
             vector = returned if isinstance(returned, Tensor) else torch.stack(losses)
         hooked, self.returned = registered() != hooks or bool(retained), len(losses)
         values = vector.detach().to(torch.promote_types(vector.dtype, torch.float32), copy=True)
-        if not all(map(math.isfinite, values.tolist())):
-            raise non_finite_loss(values, step)
+        if counts is not None and len(counts) != len(losses):
+            raise InvalidBatch(f"counts must return one number per loss ({len(losses)}), found {len(counts)}")
+        if not all(map(math.isfinite, values.tolist())) and (bad := non_finite_loss(values, step, counts)) is not None:
+            raise bad
         for s, loss in enumerate(losses):
-            if not loss.requires_grad:
+            if not loss.requires_grad and (counts is None or counts[s]):
                 raise reaches_nothing(s)
         return Evaluated(values, losses, vector, hooked)
 

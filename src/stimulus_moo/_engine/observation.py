@@ -24,7 +24,7 @@ class Observation:
         samples, gradients: the cost of the step.
         anchored: whether it was an anchor.
         losses: the S losses at x_t.
-        before: the same batch's S losses at x_{t-1}.
+        before: the same batch's S losses at x_{t-1}. In both, a loss without a count (``counts=``) is NaN.
         weights: lambda_{t-1}.
         sq_norm: ||d_{t-1}||^2.
         moved: ||x_t - x_{t-1}||.
@@ -56,7 +56,9 @@ class Observation:
         """How far the lambda-weighted loss of the batch fell from x_{t-1} to x_t."""
         if self.before is None or self.weights is None:
             return None
-        return float(self.weights @ (self.before - self.losses).double().cpu())
+        fall = (self.before - self.losses).double().cpu()
+        value = float(self.weights @ fall)
+        return float(self.weights @ fall.nan_to_num(0.0)) if math.isnan(value) else value
 
 
 class Piece(NamedTuple):
@@ -67,6 +69,9 @@ class Piece(NamedTuple):
     fraction: float = 1.0  # of the batch
     half: int = 0  # which half of the batch it belongs to, where it was cut in two
     fraction_of_half: float = 1.0
+    counts: Sequence[float] | None = None  # how many of its samples each loss is over; None: all
+    scales: Sequence[float] | None = None  # what its losses are multiplied by, 0 for those without a count; None: 1
+    noise_scales: Sequence[float] | None = None  # what the scaled gradients are multiplied by for the probe; None: 1
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,8 @@ class WeightedSum:
         if weight := self.weights[objective]:
             for vectors, factor in self.targets:
                 pairs = [(v, g) for v, g in zip(vectors, gradients, strict=True) if g is not None]
+                if not pairs:
+                    return  # it has no count in this piece
                 torch._foreach_add_([v for v, _ in pairs], [g for _, g in pairs], alpha=factor * weight)
 
     def add_one(self, objective: int, i: int, gradient: Tensor) -> None:
@@ -106,7 +113,7 @@ class Probe:
     """Measures an update while it is made, with at most three vectors of the model's size for the duration of a step.
 
     ``weights`` are lambda_{t-1}; None before the first step, when all objectives count the same. ``halves`` compares
-    the two halves of the batch.
+    the two halves of the batch. Where counts are given, their differences between the halves are part of the noise.
     """
 
     def __init__(self, weights: Tensor | None, parameters: Sequence[Tensor], *, halves: bool) -> None:
@@ -135,6 +142,8 @@ class Probe:
         factors = {"change": point * piece.fraction, "split": point * half, "noise": half if now else 0.0}
         targets = [(vectors, factors[name]) for name, vectors in self._sums.items() if factors[name]]
         weights = [1.0 / objectives] * objectives if self.weights is None else self.weights.tolist()
+        if piece.noise_scales is not None:
+            weights = [weight * scale for weight, scale in zip(weights, piece.noise_scales, strict=True)]
         return WeightedSum(weights, targets) if targets else None
 
     def vectors(self) -> list[Tensor]:

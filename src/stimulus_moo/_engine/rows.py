@@ -107,8 +107,10 @@ class Rows:
 
     def add_jacobian(self, jacobian: Jacobian, weight: float) -> None:
         if jacobian.stacked is not None:
-            self.add_stacked(jacobian.stacked, weight)
+            self.add_stacked(jacobian.stacked, weight, jacobian.present)
         for objective, row in enumerate(jacobian.rows):
+            if not jacobian.present >> objective & 1:
+                continue
             if all(gradient is None for gradient in row):
                 raise reaches_nothing(objective)
             self.add(objective, row, weight)
@@ -135,12 +137,13 @@ class Rows:
             view.zero_()
         self._sum([(view, gradient)], weight)
 
-    def add_stacked(self, gradients: Sequence[Tensor | None], weight: float) -> None:
+    def add_stacked(self, gradients: Sequence[Tensor | None], weight: float, present: int = -1) -> None:
         """Add ``weight`` times all objectives' gradients: one tensor [S, *shape] per parameter, or None.
 
-        A row for which there is no room yet is not reached, unless its gradient is other than zero.
+        A row for which there is no room yet is not reached, unless its gradient is other than zero; nor is one that is
+        not among the objectives of the bit mask ``present``.
         """
-        found = list(self.layout)
+        found = [room & present for room in self.layout]
         for i, stacked in enumerate(gradients):
             if stacked is None:
                 found[i] = 0
@@ -201,6 +204,12 @@ class Rows:
     def scale(self, factor: float) -> None:
         for block in self.blocks:
             block.matrix.mul_(factor)
+
+    def scale_each(self, factors: Sequence[float]) -> None:
+        """Multiply every row by a factor of its own."""
+        for block in self.blocks:
+            own = torch.tensor([factors[s] for s in block.objectives], dtype=block.matrix.dtype)
+            block.matrix.mul_(own.to(block.matrix.device)[:, None])
 
     def clear(self, *, lazily: bool = False) -> None:
         """Set every row to zero and forget what was reached; ``lazily`` leaves the zeros to ``settle``."""

@@ -63,7 +63,7 @@ class Sketch(Rows):
     def add_jacobian(self, jacobian: Jacobian, weight: float) -> None:
         """Add all rows."""
         if jacobian.stacked is not None:
-            self.add_stacked(jacobian.stacked, weight)
+            self.add_stacked(jacobian.stacked, weight, jacobian.present)
         for objective, row in enumerate(jacobian.rows):
             self.add(objective, row, weight)
 
@@ -92,11 +92,12 @@ class Sketch(Rows):
         elif not finite(flat):
             row += torch.nan  # it must be found although this parameter does not decide the weights
 
-    def add_stacked(self, gradients: Sequence[Tensor | None], weight: float) -> None:
+    def add_stacked(self, gradients: Sequence[Tensor | None], weight: float, present: int = -1) -> None:
         """Add ``weight`` times the sketches of all objectives' gradients, [S, *shape] per parameter or None."""
         for i, stacked in enumerate(gradients):
             for objective, gradient in enumerate(() if stacked is None else stacked):
-                self.add_one(objective, i, gradient, weight)
+                if present >> objective & 1:
+                    self.add_one(objective, i, gradient, weight)
 
     def clear(self, *, lazily: bool = False) -> None:
         """Set the sketch to zero."""

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from stimulus_moo._engine.culprit import find_culprit
 from stimulus_moo._engine.differentiation import full_precision
-from stimulus_moo._engine.loss_forms import AnyRows, LossForm, WeightedLoss
+from stimulus_moo._engine.loss_forms import ALL_LOSSES, AnyRows, LossForm, WeightedLoss
 from stimulus_moo._engine.nonfinite import check_direction
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.estimators import Update
-from stimulus_moo.weightings.base import checked
+from stimulus_moo.weightings.base import Weighting, checked
 
 if TYPE_CHECKING:
     from stimulus_moo.multigradient import MultiGradient
@@ -30,6 +30,8 @@ def form_of(mg: MultiGradient, t: int, update: Update, *, stepping: bool) -> Los
     An evaluation that is not a step, and so only looks, solves for nothing if there are weights to keep.
     """
     kept = mg.weights
+    if mg.objective.counts is not None and update.anchor is not None and not update.anchor.repeats:
+        return ALL_LOSSES  # the one loss lambda . F needs the counts of the whole anchor beforehand
     if not mg.weighting.needs_rows:
         return WeightedLoss(find=mg.weighting.constant)
     if mg.reweigh is None or kept is None:
@@ -53,10 +55,18 @@ def solve(mg: MultiGradient, transaction: Transaction, t: int) -> Tensor:
             gramian = rows.gramian(t, mg.store.roots())
         else:
             gramian = products.cpu()
-        weights = checked(mg.weighting(gramian), rows.objectives)
+        weights = checked(weigh(mg.weighting, gramian, transaction.account.counts), rows.objectives)
     if mg.store.reducer is not None and not mg.weighting.deterministic:
         weights = mg.store.reducer.broadcast(weights)
     return weights
+
+
+def weigh(weighting: Weighting, gramian: Tensor, counts: Sequence[float] | None) -> Tensor:
+    """Return the weights; an objective without a count whose row is zero gets 0, since a zero row would get all."""
+    if counts is None or all(counts):
+        return weighting(gramian)
+    present = [s for s, (count, square) in enumerate(zip(counts, gramian.diagonal(), strict=True)) if count or square]
+    return weighting(gramian) if len(present) == len(counts) else weighting.among(gramian, present)
 
 
 def combine(mg: MultiGradient, transaction: Transaction, t: int) -> tuple[Tensor, list[Tensor | None], float]:

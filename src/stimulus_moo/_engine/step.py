@@ -10,7 +10,8 @@ class Step:
     """Record of one call of ``backward``.
 
     Attributes:
-        losses: the S losses at x_t: over the batch, or over the anchor on an anchor step.
+        losses: the S losses at x_t: over the batch, or over the anchor on an anchor step; NaN for an objective that has
+            no sample there (``counts=``).
         weights: lambda_t, length S.
         sq_norm: ||d_t||^2 over all parameters, a 0-d float64 tensor on the CPU, since it may exceed the range of
             float32.

@@ -139,12 +139,17 @@ class Store:
         self.swap = ParameterSwap(parameters, previous)
         self.flat_previous, self.previous = flat, previous
 
-    def masks(self, graphs: Sequence[Tensor]) -> list[int]:
-        """Return for each parameter the bit mask of the losses that reach it, read off the autograd graph."""
+    def masks(self, graphs: Sequence[Tensor | None], counts: Sequence[float] | None = None) -> list[int]:
+        """Return for each parameter the bit mask of the losses that reach it, read off the autograd graph.
+
+        A loss whose count is 0 may reach nothing.
+        """
         parameters = self.objective.parameters
         index = {id(parameter): i for i, parameter in enumerate(parameters)}
         masks = [0] * len(parameters)
         for s, loss in enumerate(graphs):
+            if loss is None:
+                continue
             found, seen, stack = {index.get(id(loss))}, {None}, [loss.grad_fn]
             while stack:
                 node: Any = stack.pop()
@@ -152,7 +157,7 @@ class Store:
                     seen.add(node)
                     found.add(index.get(id(getattr(node, "variable", None))))
                     stack.extend(child for child, _ in node.next_functions)
-            if found == {None}:
+            if found == {None} and (counts is None or counts[s]):
                 raise reaches_nothing(s)
             masks = [mask | (i in found) << s for i, mask in enumerate(masks)]
         return masks
@@ -163,10 +168,11 @@ class Store:
         snapshot = self.objective.snapshot()
         try:
             piece, _ = self.objective.pieces(batch)[0]
-            graphs = self.objective.evaluate(piece, step).graphs
+            counts = None if self.objective.counts is None else self.objective.count_labels(piece)
+            evaluated = self.objective.evaluate(piece, step, counts)
         finally:
             snapshot.restore()
-        return len(graphs), self.masks(graphs)
+        return len(evaluated.graphs), self.masks(evaluated.graphs, counts)
 
     def clear(self) -> None:
         self.rows = self.previous = self.flat_previous = self.swap = self.spare = None
@@ -205,7 +211,7 @@ class Store:
                 )
         for s, row in enumerate(rows):
             self._check_tensors(row, f"{path}.rows[{s}]", self._row_storage().dtype_for)
-            if not row:
+            if not row and self.objective.counts is None:
                 raise StateMismatch(f"{path}.rows[{s}] must have an entry for some parameter, found none")
         if point is not None:
             self._check_tensors(point, f"{path}.previous", None)

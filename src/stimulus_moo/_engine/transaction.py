@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,14 +13,16 @@ from torch import Tensor
 
 from stimulus_moo._engine.account import Account
 from stimulus_moo._engine.accumulator import Accumulator
+from stimulus_moo._engine.anchor_pass import evaluate_anchor
 from stimulus_moo._engine.compiled import evaluate_compiled
+from stimulus_moo._engine.counted import count_pieces
 from stimulus_moo._engine.culprit import find_culprit
 from stimulus_moo._engine.differentiation import full_precision, rowwise
 from stimulus_moo._engine.loss_forms import ALL_LOSSES, AnyRows, LossForm
 from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.objective import Evaluated
 from stimulus_moo._engine.observation import Piece, Probe, WeightedSum
-from stimulus_moo._engine.pieces import cut, own_pieces
+from stimulus_moo._engine.pieces import cut
 from stimulus_moo._engine.precompiled import keep_buffers
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.row import Row
@@ -27,7 +30,6 @@ from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.sketch import Sketch
 from stimulus_moo._engine.store import Store
 from stimulus_moo.anchors.variance import Spread
-from stimulus_moo.data.partition import ALL
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
 from stimulus_moo.estimators import Update
 
@@ -88,7 +90,7 @@ class Transaction:
             self.store.reducer.begin(self, batch)
         with keep_buffers() if self.store.objective.compiled else nullcontext():
             if self.update.anchor is not None:
-                self._evaluate_anchor()
+                evaluate_anchor(self)
             else:
                 self._evaluate_batch(batch)
 
@@ -146,48 +148,24 @@ class Transaction:
             store.rows = None
             logger.info("step %d was undone; its rows are lost, the estimator restarts at the next step", self.step)
 
-    def open_rows(self, graphs: Sequence[Tensor]) -> AnyRows:
-        """Return U_t, with room for what these losses reach if they are the first."""
+    def open_rows(self, masks: Callable[[], list[int]]) -> AnyRows:
+        """Return U_t, with room for what its first losses reach."""
         if self.pending is None:
             self.pending = self.store.blank(self.form, self.objectives, forget=not self.update.keep)
             if isinstance(self.pending, Row):
                 self.pending.begin()
-        self.pending.expect(lambda: self.store.masks(graphs))
+        self.pending.expect(masks)
         return self.pending
 
-    def _evaluate_anchor(self) -> None:
-        anchor, account, reducer = self.update.anchor, self.account, self.store.reducer
-        assert anchor is not None
-        sizes = [0, 0]  # of the current pair
-        partition = ALL if reducer is None else reducer.partition
-        for batch in anchor.batches(partition, self._tally):
-            pieces, (pair, half) = own_pieces(self.store, batch), anchor.place or (None, 0)
-            probe = None if pair is None else self.probe
-            if probe is not None and not half:
-                probe.begin(halves=True)
-            sizes[half] = sum(size for _, size in pieces)
-            for content, size in pieces:
-                piece = Piece(content, size, half=half, fraction_of_half=size / sizes[half])
-                self._accumulate(piece, float(size), account, probe)
-                account.samples = account.gradients = account.seen
-                if self.form.weighted and not all(map(finite, self.rows.matrices())):
-                    raise find_culprit(self, [piece])
-            if probe is not None and pair is not None and half:
-                anchor.spread = anchor.spread.add(pair, sum(sizes) * probe.end(sizes))
-        spread = anchor.spread if reducer is None else reducer.sum(self, account, anchor.spread)
-        if self.pending is None or not account.seen:
-            raise InvalidBatch("the anchor gave no batches: it is empty or exhausted; pass a DataLoader or a list")
-        anchor.learn(spread)
-        account.samples = account.gradients = account.seen  # of all processes
-        self.pending.scale(self.update.now / account.seen)
-        self._merge(self.update.keep)
-
-    def _tally(self, spread: Spread) -> Spread:
+    def tally(self, spread: Spread) -> Spread:
+        """Return the spread of all processes in the middle of an anchor."""
         return spread if self.store.reducer is None else self.store.reducer.tally(self, spread)
 
     def _evaluate_batch(self, batch: Any) -> None:
         update, probe, reducer = self.update, self.probe, self.store.reducer
         pieces = self.evaluated = cut(self.store, batch, halves=probe is not None and probe.halves)
+        if self.store.objective.counts is not None:
+            pieces = self.evaluated = count_pieces(self, pieces)
         own = sum(piece.size for piece in pieces)
         self._count(own)
         self.drops |= self.in_place and bool(update.now or update.before)  # else it only looks
@@ -199,7 +177,8 @@ class Transaction:
         keep = update.keep * factor if self.in_place or reducer is None else 0.0
         engine, points = self.store.engine, 2 if update.look_back else 1
         compiled = engine.compiles(self.store.objective.parameters, points, weighted=self.form.weighted)
-        if compiled and len(pieces) == 1 and evaluate_compiled(self, batch, own, keep, factor):
+        whole = len(pieces) == 1 and pieces[0].scales is None
+        if compiled and whole and evaluate_compiled(self, batch, own, keep, factor):
             if probe is not None:
                 probe.in_rows |= update.recursive and reducer is None
         else:
@@ -219,7 +198,7 @@ class Transaction:
             raise InvalidBatch(f"no rank has brought a sample to step {self.step}: every batch is empty or None")
         self.rows.scale(1.0 / account.seen)
         if not self.in_place:
-            self._merge(self.update.keep)
+            self.merge(self.update.keep)
         self._count(account.seen)
 
     def _count(self, samples: int) -> None:
@@ -248,22 +227,23 @@ class Transaction:
             with self.store.swap:
                 for piece in pieces:
                     weight = update.before * factor * piece.fraction
-                    self._accumulate(piece, weight, earlier, probe, at_previous=True)
+                    self.accumulate(piece, weight, earlier, probe, at_previous=True)
             drawn = snapshot.random_states()
             snapshot.restore()  # the same random draw at x_t; buffers advance only there
             account.before = earlier.losses
         for piece in pieces:
             last = keep if piece is pieces[-1] and not self.in_place else 0.0
-            self._accumulate(piece, update.now * factor * piece.fraction, account, probe, keep=last)
+            self.accumulate(piece, update.now * factor * piece.fraction, account, probe, keep=last)
         self.replayed = not drawn or all(map(torch.equal, drawn, self._snapshot.random_states()))
         if not self.in_place:
-            self._merge(keep)
+            self.merge(keep)
 
-    def _merge(self, keep: float) -> None:
+    def merge(self, keep: float) -> None:
+        """Add ``keep`` times U_{t-1}, unless it was added with the gradients."""
         if keep and self.store.rows is not None and not self._merged:
             self.rows.merge(self.store.rows, keep)  # type: ignore[arg-type]  # both are of one kind
 
-    def _accumulate(
+    def accumulate(
         self,
         piece: Piece,
         weight: float,
@@ -278,24 +258,30 @@ class Transaction:
         Where there is one row, ``keep`` times the old row may be added too.
         """
         store = self.store
-        evaluated = store.objective.evaluate(piece.content, self.step)
-        self._check_count(evaluated)
-        graphs = self.form.losses(evaluated)
-        target = self.open_rows(graphs) if store.reducer is None else store.reducer.target(self, graphs)
+        evaluated = store.objective.evaluate(piece.content, self.step, piece.counts)
+        self._check_count(evaluated, piece)
+        graphs = self.form.losses(evaluated, piece.scales)
+        if piece.scales is None or self.form.weighted:
+            masks = partial(store.masks, graphs)
+        else:  # room for all, so that the blocks stay the same
+            masks = partial(store.masks, evaluated.graphs, piece.counts)
+        target = self.open_rows(masks) if store.reducer is None else store.reducer.target(self, masks)
         side = None if probe is None else probe.side(target.objectives, piece, now=not at_previous)
         if not self.form.weighted:
             self._add_rows(target, graphs, weight, side, hooked=evaluated.hooked)
+        elif (loss := graphs[0]) is None:
+            self._add_nothing(target)
         elif isinstance(target, Row) and side is None and store.engine.accumulates(store.objective.parameters):
             if weight:
                 old = store.rows if keep and isinstance(store.rows, Row) else None
-                target.accumulate(graphs[0], weight, old, keep)
+                target.accumulate(loss, weight, old, keep)
                 self._merged = old is not None
         else:
-            self._add_row(piece, target, graphs[0], weight, side)
-        account.add(evaluated.losses, piece.size)
+            self._add_row(piece, target, loss, weight, side)
+        account.add(evaluated.losses, piece.size, piece.counts)
 
     def _add_rows(
-        self, target: AnyRows, graphs: list[Tensor], weight: float, side: WeightedSum | None, *, hooked: bool
+        self, target: AnyRows, graphs: Sequence[Tensor | None], weight: float, side: WeightedSum | None, *, hooked: bool
     ) -> None:
         """Differentiate all losses and add ``weight`` times their gradients."""
         engine, parameters = self.store.engine, self.store.objective.parameters
@@ -329,11 +315,17 @@ class Transaction:
             self.accumulator.take_row(0, gradients)
             target.settle()
 
-    def _check_count(self, evaluated: Evaluated) -> None:
+    def _add_nothing(self, target: AnyRows) -> None:
+        """Pass over a piece in which no loss has a count; several processes take part in every row."""
+        if isinstance(target, Rows):
+            self.accumulator = Accumulator(target, 0.0, self.step)
+            self.accumulator.skip_row(0)
+
+    def _check_count(self, evaluated: Evaluated, piece: Piece) -> None:
         """Note S, and at the first step which parameters each loss reaches, where only their sum is differentiated."""
         found = len(evaluated.graphs)
         if self.objectives and found != self.objectives:
             raise InvalidLosses(f"losses returned {self.objectives} losses before and {found} now")
         self.objectives = found
         if self.form.weighted and self._masks is None and not any(self.store.layout):
-            self._masks = self.store.masks(evaluated.graphs)
+            self._masks = self.store.masks(evaluated.graphs, piece.counts)

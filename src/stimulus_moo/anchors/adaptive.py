@@ -94,6 +94,11 @@ class AdaptiveBatch(Anchor):
         self.source.consumed = samples
 
     @property
+    def repeats(self) -> bool:
+        """Whether the draw is known beforehand: it is not while a pilot decides its size, nor from a stream."""
+        return self.source.finite and self.variance is not None
+
+    @property
     def gamma(self) -> float | None:
         """gamma_t, or None before the first step."""
         return self.window / self.terms if self.terms else None

@@ -24,6 +24,11 @@ class Anchor(Stateful, ABC):
     place: Place | None = None  #: position of the current piece, None if it has no partner
     spread = Spread()  #: what this process has seen of the current anchor
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a second pass from the same state gives the same samples, before anything was evaluated."""
+        return True
+
     @abstractmethod
     def batches(self, partition: Partition = ALL, tally: Tally | None = None) -> Iterator[Any]:
         """Yield this process's batches of one anchor step; ``tally`` serves anchors that evaluate a pilot first."""

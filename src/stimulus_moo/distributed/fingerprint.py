@@ -24,6 +24,7 @@ def fingerprint_of(store: Store, update: Update, step: int) -> Fingerprint:
         "the estimator's update": f"{update.keep} {update.now} {update.before} {anchor}",
         "the order of the parameters": ", ".join(objective.names),
         "the kind of rows": f"{type(store.reducer).__name__} of {store.storage.dtype or 'the type of the parameters'}",
+        "whether counts are given": str(objective.counts is not None),
         "what the estimator keeps": f"{store.rows is not None} {store.previous is not None} {store.layout}",
     }
     for name, parameter, decisive in zip(objective.names, objective.parameters, objective.decisive, strict=True):

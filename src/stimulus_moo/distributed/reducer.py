@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo._engine.account import Account
+from stimulus_moo._engine.counted import summed
 from stimulus_moo._engine.loss_forms import AnyRows
 from stimulus_moo._engine.memory import MemoryEstimate
 from stimulus_moo._engine.rows import Rows
@@ -45,18 +46,26 @@ class Head:
     failed: bool = False
     grown: bool = False  # has this process reached parameters that there is no room for yet?
     partial: bool = False  # has it reached less than there is room for?
+    counted: bool = False  # is each loss a mean over a number of samples of its own?
 
     def summed(self, group: Group) -> Head:
         """Return the sum over all processes."""
         account, spread = self.account, self.spread
         numbers = [self.failed, self.grown, self.partial, self.step, account.seen, spread.pairs, *spread.sums]
         zero, means = torch.zeros(self.objectives, dtype=torch.float64), (account.losses, account.before)
-        losses = [zero if mean is None else mean.double().cpu() * account.seen for mean in means]
-        total = group.sum(torch.cat([torch.tensor(numbers, dtype=torch.float64), *losses]))
+        if not self.counted:
+            parts = [zero if mean is None else mean.double().cpu() * account.seen for mean in means]
+        else:
+            counts = zero if account.counts is None else torch.tensor(account.counts, dtype=torch.float64)
+            parts = [zero if mean is None else mean.double().cpu().nan_to_num(0.0) * counts for mean in means]
+            parts.append(counts)
+        total = group.sum(torch.cat([torch.tensor(numbers, dtype=torch.float64), *parts]))
         failed, grown, partial, step, seen, pairs, *sums = total[: 6 + GROUPS].tolist()
         found = Account(seen=int(seen))
         if seen:
-            found.losses, found.before = (part / seen for part in total[6 + GROUPS :].split(self.objectives))
+            now, before, *over = total[6 + GROUPS :].split(self.objectives)
+            found.losses, found.before = (part / (over[0] if over else seen) for part in (now, before))
+            found.counts = over[0].tolist() if over else None
         everyone = Spread(int(pairs), tuple(sums))
         return Head(self.objectives, int(step), found, everyone, failed > 0, grown > 0, partial > 0)
 
@@ -87,6 +96,7 @@ class AllReduce:
         self._objectives = 0  # S, once the processes have agreed on it and on ``Store.layout``
         self._compared = False  # have the processes been compared?
         self._awaited = True  # do the others still wait for our part of the step?
+        self._counted = False  # where counts are given: have they had our message of counts, the first of a step?
         self._before: Layout | None = None  # S and the layout before the current step
         self._step = 0
         self._sketched = False  # is the step that is under way a sketch, of which every process keeps all?
@@ -97,16 +107,28 @@ class AllReduce:
         """Begin a step; before the first, raise RankMismatch on all processes where model, step or batch differ."""
         store, step = transaction.store, transaction.step
         self._step = self.group.step = step
-        self._sketched = transaction.form.sketched
+        self._sketched, self._counted = transaction.form.sketched, False
         if self._before is None:
             self._before = self._objectives, store.layout
         if not self._compared:
             self._compare(fingerprint_of(store, transaction.update, step) | structure_of(batch))
             self._compared = True
 
-    def target(self, transaction: Transaction, graphs: Sequence[Tensor]) -> Rows:
-        """Return the rows to which the gradients of these losses are added."""
-        return as_rows(transaction.open_rows(graphs))
+    def sum_counts(self, own: list[float] | None) -> list[float] | None:
+        """Return the sums of counts over all processes, None where none has any; the first message of an evaluation.
+
+        It is sent only where counts are given, and also by processes that have nothing to count.
+        """
+        found = self.group.gather((False, own))
+        if any(lost for lost, _ in found):
+            self._raise_failure(None)
+        self._counted = True
+        known = [counts for _, counts in found if counts is not None]
+        return summed(known) if known else None
+
+    def target(self, transaction: Transaction, masks: Callable[[], list[int]]) -> Rows:
+        """Return the rows to which the gradients of losses are added that reach what ``masks`` returns."""
+        return as_rows(transaction.open_rows(masks))
 
     def sum(self, transaction: Transaction, account: Account, spread: Spread, *, last: bool = True) -> Spread:
         """Make the pending rows and the account those of all processes; return the spread of all processes."""
@@ -117,7 +139,8 @@ class AllReduce:
         if not self._objectives:
             self._awaited = False
             return spread  # no process has brought anything
-        total = self._exchange(transaction, Head(self._objectives, transaction.step, account, spread), own)
+        head = Head(self._objectives, transaction.step, account, spread, counted=store.objective.counts is not None)
+        total = self._exchange(transaction, head, own)
         self._awaited = not last
         rows = own or (as_rows(store.rows) if transaction.in_place else None)
         if rows is None:
@@ -158,10 +181,12 @@ class AllReduce:
         if isinstance(error, NonFiniteError):
             error.objectives = store.objective.returned
         try:
-            if self._compared:
-                self._send_failure(store)
-            else:
+            if not self._compared:
                 self._compare(None)
+            elif store.objective.counts is not None and not self._counted:
+                self.group.gather((True, None))
+            else:
+                self._send_failure(store)
             self._raise_failure(error)
         except DistributedError as second:
             error.add_note(f"the other ranks could not be told: {second}")
@@ -170,18 +195,18 @@ class AllReduce:
 
     def roll_back(self, store: Store) -> None:
         """Return to what the processes had agreed on before the step."""
-        self._awaited = True
+        self._awaited, self._counted = True, False
         if self._before is not None:
             self._objectives, store.layout = self._before
             self._before = None
 
     def proceed(self) -> None:
         """Finish one of several evaluations of a step; the others wait for the next one. Idempotent."""
-        self._awaited, self._sketched = True, False
+        self._awaited, self._sketched, self._counted = True, False, False
 
     def commit(self) -> None:
         """Finish a step."""
-        self._awaited, self._before = True, None
+        self._awaited, self._before, self._counted = True, None, False
 
     def clear(self) -> None:
         """Forget everything the processes have agreed on."""
@@ -210,6 +235,8 @@ class AllReduce:
 
     def _sum_rows(self, rows: Rows) -> None:
         flat = [block.matrix.view(-1) for block in rows.blocks]
+        if not flat:
+            return  # no process has a loss with a count
         if sum(map(len, flat)) <= BUCKET:
             total = self.group.sum(torch.cat(flat))
             torch._foreach_copy_(flat, total.split([len(part) for part in flat]))
@@ -222,7 +249,7 @@ class AllReduce:
         parameters, found = transaction.store.objective.parameters, total.account
         double = any(parameter.dtype is torch.float64 for parameter in parameters)
         kind, device = torch.float64 if double else torch.float32, parameters[0].device
-        account.seen = found.seen
+        account.seen, account.counts = found.seen, found.counts
         account.losses = None if found.losses is None else found.losses.to(device, kind)
         if transaction.update.look_back and found.before is not None:
             account.before = found.before.to(device, kind)
@@ -230,7 +257,8 @@ class AllReduce:
 
     def _send_failure(self, store: Store) -> None:
         if self._objectives:
-            Head(self._objectives, self._step, failed=True).summed(self.group)
+            counted = store.objective.counts is not None
+            Head(self._objectives, self._step, failed=True, counted=counted).summed(self.group)
         else:
             self._agree(store, None, failed=True)
 

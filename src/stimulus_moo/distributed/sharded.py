@@ -1,10 +1,9 @@
 """Reducer for U split over the processes: each keeps its columns and holds no more than single rows besides."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from stimulus_moo._engine.account import Account
 from stimulus_moo._engine.memory import MemoryEstimate
@@ -26,15 +25,15 @@ class ReduceScatter(AllReduce):
     sharded = True
     _transaction: Transaction | None = None  # the one whose round is under way
 
-    def target(self, transaction: Transaction, graphs: Sequence[Tensor]) -> Rows:
-        """Open a round for these losses; return the rows to which all processes add."""
+    def target(self, transaction: Transaction, masks: Callable[[], list[int]]) -> Rows:
+        """Open a round for losses that reach what ``masks`` returns; return the rows to which all processes add."""
         if transaction.form.sketched:  # a sketch is small: every process keeps all of it
-            return super().target(transaction, graphs)
+            return super().target(transaction, masks)
         store, form = transaction.store, transaction.form
-        room, masks = form.room(store.layout), store.masks(graphs)
+        room, reached = form.room(store.layout), masks()
         grown = transaction.objectives != self._objectives
-        grown |= any(new & ~old for new, old in zip(masks, room, strict=True))
-        self._round(store, active=True, own=(transaction.objectives, transaction.known(masks)), grown=grown)
+        grown |= any(new & ~old for new, old in zip(reached, room, strict=True))
+        self._round(store, active=True, own=(transaction.objectives, transaction.known(reached)), grown=grown)
         self._transaction, transaction.accumulator = transaction, None
         return self._open_rows(transaction)
 
@@ -50,7 +49,8 @@ class ReduceScatter(AllReduce):
             return spread  # no process has brought anything
         transaction.objectives = self._objectives
         rows = self._open_rows(transaction)
-        total = self._exchange(transaction, Head(self._objectives, transaction.step, account, spread), rows)
+        head = Head(self._objectives, transaction.step, account, spread, counted=store.objective.counts is not None)
+        total = self._exchange(transaction, head, rows)
         room = transaction.form.room(store.layout)
         rows.reach = self._union(rows.reach, rows.objectives) if total.partial else room
         return self._take_over(total, account, transaction)

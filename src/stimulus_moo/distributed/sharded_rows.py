@@ -27,6 +27,8 @@ class ShardedRows(Rows):
         """Add every process's ``weight`` times its gradients to one row; without gradients, add nothing."""
         self.settle()
         blocks, size, slices = self.blocks_of(objective), self.group.size, []
+        if not blocks:
+            return  # an objective that has reached nothing yet in any process
         for block in blocks:
             flat = torch.zeros(size * block.width, dtype=self._type(), device=self._place())
             for i, part in zip(block.members, flat[: block.columns].split(block.sizes), strict=True):
@@ -39,11 +41,11 @@ class ShardedRows(Rows):
         for block, part in zip(blocks, own.split([block.width for block in blocks]), strict=True):
             block.matrix[block.objectives.index(objective)].add_(part.to(block.matrix.device))
 
-    def add_stacked(self, gradients: Sequence[Tensor | None], weight: float) -> None:
+    def add_stacked(self, gradients: Sequence[Tensor | None], weight: float, present: int = -1) -> None:
         """Add all rows, one after the other."""
         for s in range(self.objectives):
             row = [
-                None if stacked is None or not self.layout[i] >> s & 1 else stacked[s]
+                None if stacked is None or not self.layout[i] & present & 1 << s else stacked[s]
                 for i, stacked in enumerate(gradients)
             ]
             self.add(s, row, weight)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from stimulus_moo._engine.observation import Observation
 from stimulus_moo.anchors import Anchor
@@ -78,6 +78,19 @@ class Estimator(Stateful, ABC):
         """Receive ||d_t||^2 of a finished step, and whether it was an anchor."""
         if self.anchor is not None and self.anchor.adapts:
             self.anchor.record(sq_norm, anchored=anchored)
+
+
+def check_estimator(estimator: Any, processes: int) -> None:
+    """Raise InvalidOption for what is not an estimator, or not one that so many processes can use together."""
+    if not isinstance(estimator, Estimator):
+        raise InvalidOption(
+            f"estimator must be an Estimator such as Recursive(anchor, period) or MiniBatch(), found {estimator!r}"
+        )
+    if estimator.prepares and processes > 1:
+        raise InvalidOption(
+            f"{type(estimator).__name__} compares the two halves of a batch, which several processes that make one "
+            "step cannot do; use Recursive with an integer period"
+        )
 
 
 class ErrorModel(Stateful):

@@ -86,4 +86,11 @@ class Rollback(Stateful):
             self.scale = min(self.scale * HURRY, 1.0)
         losses = [abs(loss) for loss in seen.losses.tolist()]
         level = losses if self.level is None else self.level
-        self.level = [0.9 * old + 0.1 * new for old, new in zip(level, losses, strict=True)]
+        self.level = [_mean(old, new) for old, new in zip(level, losses, strict=True)]
+
+
+def _mean(old: float, new: float) -> float:
+    """Return the new running mean; a loss without a count is NaN, and one that never had any is infinite."""
+    if math.isnan(new):
+        return math.inf if math.isnan(old) else old
+    return 0.9 * old + 0.1 * new if math.isfinite(old) else new

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from stimulus_moo._engine.counts import Counts
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.objective import Losses, Objective
 from stimulus_moo._engine.precompiled import original
@@ -74,6 +75,7 @@ class Run:
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         mu: float | None = None,
         evaluation: Iterable[Any] | None = None,
+        counts: Counts | None = None,
         **engine_options: Any,
     ) -> None:
         self._shard: bool = engine_options.get("shard", False)
@@ -91,6 +93,7 @@ class Run:
             reweigh=reweigh,
             metric=self.optimizer if method.metric and rule_of(self.optimizer) is not None else None,
             gramian=gramian,
+            counts=counts,
             **engine_options,
         )
         parameters = self.multigradient.objective.parameters
@@ -114,7 +117,7 @@ class Run:
         self._parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         self._parts["model"] = original(model)  # whose names do not tell whether it was compiled
         #: what decides the path of the run, described before it begins
-        self.described = self._describe(losses, guard=guard, reweigh=reweigh, gramian=gramian, mu=mu)
+        self.described = self._describe(losses, guard=guard, reweigh=reweigh, gramian=gramian, mu=mu, counts=counts)
 
     def _describe(self, losses: Losses, **options: Any) -> dict[str, Any]:
         objective, source = self.multigradient.objective, self.settings.source
@@ -188,7 +191,8 @@ class Run:
             batches = FullPass(self.settings.source, self.settings.anchor_batch, self.group.partition)
         else:
             return None
-        objective = Objective(self.multigradient.objective.model, self.multigradient.objective.losses)
+        trained = self.multigradient.objective
+        objective = Objective(trained.model, trained.losses, counts=trained.counts)
         reducer = make_reducer(self.group, self._shard, Storage())
         try:
             found = measure_with(Store(objective, Engine("auto", objective.model), reducer=reducer), batches, self.step)

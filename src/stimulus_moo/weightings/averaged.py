@@ -1,5 +1,6 @@
 """Weights from an average of Gramians, since those of mini-batches are noisy."""
 
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -58,3 +59,14 @@ class Averaged(Weighting):
         average = gramian if self.gramian is None else torch.lerp(gramian, self.gramian, self.memory)
         self.gramian = average.clone()
         return self.weighting(average)
+
+    def among(self, gramian: Tensor, present: Sequence[int]) -> Tensor:
+        """Average the products of the objectives with rows; the others keep theirs."""
+        average = gramian.detach().double().cpu().clone()
+        if self.gramian is not None:
+            known = self.gramian.diagonal() > 0
+            here = torch.zeros_like(known).index_fill(0, torch.tensor(present), True)
+            mixed = torch.where(known[:, None] & known, torch.lerp(average, self.gramian, self.memory), average)
+            average = torch.where(here[:, None] & here, mixed, self.gramian)
+        self.gramian = average.clone()
+        return self.weighting.among(average, present)

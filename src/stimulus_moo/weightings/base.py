@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,13 @@ class Weighting(Stateful, ABC):
     @abstractmethod
     def __call__(self, gramian: Tensor) -> Tensor:
         """Return the S weights."""
+
+    def among(self, gramian: Tensor, present: Sequence[int]) -> Tensor:
+        """Return the S weights where only the objectives ``present`` have rows; the others get 0.
+
+        The rule is applied to their part of the Gramian. A rule with S numbers of its own overrides this.
+        """
+        return spread(self(gramian[present][:, present]), present, len(gramian))
 
     def constant(self, objectives: int) -> Tensor:
         """Return the weights of a rule that needs no rows."""
@@ -83,6 +90,12 @@ class Adapter(Weighting):
 def as_weighting(weighting: Any) -> Weighting:
     """Return a Weighting, wrapping any other callable."""
     return weighting if isinstance(weighting, Weighting) else Adapter(weighting)
+
+
+def spread(weights: Any, present: Sequence[int], objectives: int) -> Tensor:
+    """Return the weights of some objectives with 0 for the others."""
+    found = checked(weights, len(present))
+    return found.new_zeros(objectives).index_copy(0, torch.tensor(present), found)
 
 
 def checked(weights: Any, objectives: int) -> Tensor:

@@ -35,6 +35,10 @@ class Fixed(Weighting):
         """Return the weights; the Gramian is not used."""
         return self.constant(len(gramian)).to(gramian)
 
+    def among(self, gramian: Tensor, present: Sequence[int]) -> Tensor:
+        """Return the weights; rows are not used."""
+        return self(gramian)
+
     def constant(self, objectives: int) -> Tensor:
         """Return the weights."""
         if self.weights is None:

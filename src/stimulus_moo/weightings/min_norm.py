@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.options import flag, reals
-from stimulus_moo.weightings.base import Weighting
+from stimulus_moo.weightings.base import Weighting, spread
 from stimulus_moo.weightings.solver import FloatArray, solve
 
 
@@ -43,24 +43,37 @@ class MinNorm(Weighting):
 
     def __call__(self, gramian: Tensor) -> Tensor:
         """Solve the problem exactly."""
+        return self._solve(gramian, self.preference)
+
+    def among(self, gramian: Tensor, present: Sequence[int]) -> Tensor:
+        """Solve for the objectives that have rows, by their own preferences."""
+        if self.preference is not None:
+            _require_length(self.preference, len(gramian))
+        chosen = None if self.preference is None else self.preference[list(present)]
+        return spread(self._solve(gramian[present][:, present], chosen), present, len(gramian))
+
+    def _solve(self, gramian: Tensor, preference: FloatArray | None) -> Tensor:
         matrix = gramian.double().numpy(force=True)
-        if self.preference is None and not self.normalise:
+        if preference is None and not self.normalise:
             weights = solve(matrix)
         else:
-            scales = self._scales(matrix)
+            scales = self._scales(matrix, preference)
             weights = scales * solve(scales[:, None] * matrix * scales)
             weights /= weights.sum()
         result = torch.from_numpy(weights)
         return result if gramian.dtype is torch.float64 and gramian.is_cpu else result.to(gramian)
 
-    def _scales(self, matrix: FloatArray) -> FloatArray:
+    def _scales(self, matrix: FloatArray, preference: FloatArray | None) -> FloatArray:
         scales = np.ones(len(matrix))
-        if self.preference is not None:
-            found, needed = len(self.preference), len(matrix)
-            if found != needed:
-                raise InvalidOption(f"preference must hold one number per objective ({needed}), found {found}")
-            scales /= self.preference
+        if preference is not None:
+            _require_length(preference, len(matrix))
+            scales /= preference
         if self.normalise:
             lengths = np.sqrt(np.diag(matrix))
             scales /= np.where(lengths > 0, lengths, 1.0)
         return scales
+
+
+def _require_length(preference: FloatArray, needed: int) -> None:
+    if len(preference) != needed:
+        raise InvalidOption(f"preference must hold one number per objective ({needed}), found {len(preference)}")

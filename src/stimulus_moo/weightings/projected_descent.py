@@ -1,6 +1,7 @@
 """Weights by projected gradient descent on the min-norm problem (MoCo)."""
 
 import math
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo.options import Bounded, Schedule, choice, flag, real
-from stimulus_moo.weightings.base import Weighting, check_weights
+from stimulus_moo.weightings.base import Weighting, check_weights, spread
 from stimulus_moo.weightings.solver import project_simplex
 
 
@@ -55,12 +56,28 @@ class ProjectedDescent(Weighting):
 
     def __call__(self, gramian: Tensor) -> Tensor:
         """Take one step and return the new weights."""
-        gramian, count = gramian.detach().double().cpu(), len(gramian)
-        last = self.previous if self.previous is not None else gramian.new_full((count,), 1.0 / count)
+        weights, scales = self._step(gramian, self._last(gramian))
+        self.previous = weights
+        return scales * weights
+
+    def among(self, gramian: Tensor, present: Sequence[int]) -> Tensor:
+        """Take a step with the weights of the objectives that have rows, scaled to sum to one."""
+        last = self._last(gramian)
+        own, share = last[present], float(last[present].sum())
+        start = own / share if share > 0 else torch.full_like(own, 1.0 / len(present))
+        weights, scales = self._step(gramian[present][:, present], start)
+        self.previous = last.index_copy(0, torch.tensor(present), share * weights)
+        return spread(scales * weights, present, len(gramian))
+
+    def _last(self, gramian: Tensor) -> Tensor:
+        count = len(gramian)
+        return torch.full((count,), 1.0 / count, dtype=torch.float64) if self.previous is None else self.previous
+
+    def _step(self, gramian: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        gramian = gramian.detach().double().cpu()
         lengths = gramian.diagonal().sqrt()
         scales = torch.where(lengths > 0, 1.0 / lengths, 1.0) if self.normalise else torch.ones_like(lengths)
         problem = scales[:, None] * gramian * scales
         moved = last - self.gamma(self.t) * (problem @ last + self.rho * last)
-        self.previous = project_simplex(moved) if self.projection == "simplex" else torch.softmax(moved, dim=0)
         self.t += 1
-        return scales * self.previous
+        return project_simplex(moved) if self.projection == "simplex" else torch.softmax(moved, dim=0), scales

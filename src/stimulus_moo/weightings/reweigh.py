@@ -57,7 +57,7 @@ class WhenRising(Reweigh):
     A solve costs S passes per sample and a kept step one, so solves use between a fifth and half of all passes. With
     ``anchors_only`` the weights are solved for at anchors, the other anchors differentiate the one loss lambda . F.
 
-    The running mean has a memory of 0.9.
+    The running mean has a memory of 0.9. A loss without a count (``counts=``) counts as unchanged.
     """
 
     state_names = ("spent", "cost", "level", "reference", "count", "mean", "squares")
@@ -106,7 +106,7 @@ class WhenRising(Reweigh):
     ) -> None:
         """Update the means; a solve begins new ones."""
         level = self.level or list(losses)
-        self.level = [self.MEMORY * old + (1.0 - self.MEMORY) * new for old, new in zip(level, losses, strict=True)]
+        self.level = [self._level(old, new) for old, new in zip(level, losses, strict=True)]
         if solved:
             self.spent, self.cost, self.reference = 0, passes, self.level
             self.count, self.mean, self.squares = 0, None, None
@@ -114,7 +114,14 @@ class WhenRising(Reweigh):
         self.spent += passes
         was = self.reference if before is None else before
         if was is not None and not anchored:
-            self._add([new - old for new, old in zip(losses, was, strict=True)])
+            changes = [new - old for new, old in zip(losses, was, strict=True)]
+            self._add([change if math.isfinite(change) else 0.0 for change in changes])
+
+    def _level(self, old: float, new: float) -> float:
+        """Return the running mean; a loss without a count is NaN, and one that never had any minus infinity."""
+        if math.isnan(new):
+            return -math.inf if math.isnan(old) else old
+        return self.MEMORY * old + (1.0 - self.MEMORY) * new if math.isfinite(old) else new
 
     def _add(self, changes: Sequence[float]) -> None:
         self.count += 1

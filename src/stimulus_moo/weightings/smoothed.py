@@ -1,12 +1,13 @@
 """Smoothed weights (CR-MOGM): a running average of another weighting's weights."""
 
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
 from stimulus_moo.options import Bounded, Schedule
-from stimulus_moo.weightings.base import GramianToWeights, Weighting, as_weighting, check_weights, checked
+from stimulus_moo.weightings.base import GramianToWeights, Weighting, as_weighting, check_weights, checked, spread
 
 
 class Smoothed(Weighting):
@@ -49,7 +50,14 @@ class Smoothed(Weighting):
 
     def __call__(self, gramian: Tensor) -> Tensor:
         """Return the average and store it."""
-        weights = checked(self.weighting(gramian), len(gramian))
+        return self._smooth(checked(self.weighting(gramian), len(gramian)))
+
+    def among(self, gramian: Tensor, present: Sequence[int]) -> Tensor:
+        """Return the part of the average that belongs to the objectives with rows; all of it is stored."""
+        average = self._smooth(self.weighting.among(gramian, present))
+        return spread(average[present], present, len(gramian))
+
+    def _smooth(self, weights: Tensor) -> Tensor:
         if self.previous is not None:
             alpha = self.alpha(self.t)
             weights = alpha * self.previous + (1.0 - alpha) * weights

@@ -1,0 +1,51 @@
+"""The evaluation of an anchor: the sum over all its batches at x_t, then their mean, as one update of U."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stimulus_moo._engine.counted import AnchorCounts
+from stimulus_moo._engine.culprit import find_culprit
+from stimulus_moo._engine.nonfinite import finite
+from stimulus_moo._engine.observation import Piece
+from stimulus_moo._engine.pieces import own_pieces
+from stimulus_moo.data.partition import ALL
+from stimulus_moo.errors import InvalidBatch
+
+if TYPE_CHECKING:
+    from stimulus_moo._engine.transaction import Transaction
+
+
+def evaluate_anchor(transaction: Transaction) -> None:
+    """Build U_t from the batches of the anchor."""
+    anchor, account, store = transaction.update.anchor, transaction.account, transaction.store
+    assert anchor is not None
+    reducer = store.reducer
+    counts = None if store.objective.counts is None else AnchorCounts(transaction)
+    sizes = [0, 0]  # of the current pair
+    for batch in anchor.batches(ALL if reducer is None else reducer.partition, transaction.tally):
+        found, (pair, half) = own_pieces(store, batch), anchor.place or (None, 0)
+        probe = None if pair is None else transaction.probe
+        if probe is not None and not half:
+            probe.begin(halves=True)
+        sizes[half] = sum(size for _, size in found)
+        pieces = [Piece(content, size, half=half, fraction_of_half=size / sizes[half]) for content, size in found]
+        for piece in pieces if counts is None else counts.scaled(pieces):
+            transaction.accumulate(piece, float(piece.size), account, probe)
+            account.samples = account.gradients = account.seen
+            if transaction.form.weighted and not all(map(finite, transaction.rows.matrices())):
+                raise find_culprit(transaction, [piece])
+        if probe is not None and pair is not None and half:
+            anchor.spread = anchor.spread.add(pair, sum(sizes) * probe.end(sizes))
+    if counts is not None:
+        counts.check()
+    spread = anchor.spread if reducer is None else reducer.sum(transaction, account, anchor.spread)
+    if transaction.pending is None or not account.seen:
+        raise InvalidBatch("the anchor gave no batches: it is empty or exhausted; pass a DataLoader or a list")
+    anchor.learn(spread)
+    account.samples = account.gradients = account.seen  # of all processes
+    if counts is None:
+        transaction.pending.scale(transaction.update.now / account.seen)
+    else:
+        counts.divide()
+    transaction.merge(transaction.update.keep)

@@ -1,0 +1,162 @@
+"""Missing labels on several processes: the path of one process, whatever each has, and failures that all share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from stimulus_moo import AdaptiveBatch, Fixed, Full, MiniBatch, MultiGradient, Recursive, Storm, fit
+from tests.distributed.launch import launch, values
+from tests.distributed.paths import Uneven, own_share
+from tests.distributed.test_steps import way
+from tests.harness import differing, everything
+from tests.reference.counted import BATCH, BETA, PERIOD, N, batches, columns, counts, losses, model, walk
+
+STEPS = 5  # two anchors, and in the third step no label for one objective
+
+
+def anchor() -> list[tuple[Tensor, ...]]:
+    """This process's part of the data, in batches of unequal size; that of the first of two has no label for one."""
+    low = own_share().part(N)
+    mine = [column[low] for column in columns()]
+    return list(zip(*(column.split([2, len(mine[0]) - 2]) for column in mine), strict=True))
+
+
+def adaptive(**options: Any) -> AdaptiveBatch:
+    return AdaptiveBatch(columns(), epsilon=1e-9, micro_batch=8, **options)
+
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "mini-batch": (MiniBatch, {"micro_batch": 2}),
+    "storm": (lambda: Storm(BETA), {}),
+    "full": (lambda: Full(anchor()), {"micro_batch": 3}),
+    "recursive": (lambda: Recursive(anchor(), PERIOD), {}),
+    "adaptive": (lambda: Recursive(adaptive(), PERIOD), {}),
+    "mini-batch, 3": (MiniBatch, {"reweigh": 3, "micro_batch": 2}),
+    "storm, 3": (lambda: Storm(BETA), {"reweigh": 3}),
+    "storm, sketch": (lambda: Storm(BETA), {"reweigh": 3, "gramian": "sketch"}),
+    "recursive, anchor": (lambda: Recursive(anchor(), PERIOD), {"reweigh": "anchor"}),
+    "adaptive, fixed": (lambda: Recursive(adaptive(sigma2=1.0), PERIOD), {"weighting": Fixed([0.5, 0.2, 0.3])}),
+    "pilot, fixed": (lambda: Recursive(adaptive(), PERIOD), {"weighting": Fixed([0.5, 0.2, 0.3])}),
+}
+LARGE = ("storm", "recursive", "storm, 3", "recursive, anchor")
+SHARDED = ("mini-batch", "storm", "adaptive", "storm, sketch", "recursive, anchor", "pilot, fixed")
+
+
+def follow(case: str, **options: Any) -> tuple[Tensor, Tensor, list[Any]]:
+    make, own = CASES[case]
+    mg = MultiGradient(model(), losses, make(), counts=counts, **own, **options)
+    told = walk(mg, STEPS, own_share().part(BATCH))
+    points, weights = (torch.stack([getattr(one, name) for one in told]) for name in ("point", "weights"))
+    return points, weights, [[one.losses for one in told], mg.samples, mg.gradients, mg.passes]
+
+
+def all_cases() -> dict[tuple[str, str], Any]:
+    found = {}
+    for name, cases in {"whole": tuple(CASES), "in place": LARGE, "sharded": SHARDED}.items():
+        for case in cases:
+            with way(name) as options:
+                found[name, case] = follow(case, **options)
+    return found
+
+
+def test_processes_with_missing_labels_take_the_path_of_one() -> None:
+    alone = {case: follow(case) for case in CASES}
+    for found in values(all_cases, 2):
+        for (name, case), (points, weights, (lost, *costs)) in found.items():
+            expected, weighed, (lost_alone, *costs_alone) = alone[case]
+            assert costs == costs_alone, (name, case)
+            assert torch.allclose(points, expected, rtol=0, atol=1e-10), (name, case)
+            assert torch.allclose(weights, weighed, rtol=0, atol=1e-8), (name, case)
+            for ours, theirs in zip(lost, lost_alone, strict=True):
+                assert ours == pytest.approx(theirs, rel=1e-10, nan_ok=True), (name, case)
+
+
+def one_has_no_samples() -> list[Any]:
+    """The first process brings a batch to one step only; the second has none at that step."""
+    found = []
+    for shard in (False, True):
+        mg = MultiGradient(model(), losses, MiniBatch(), counts=counts, shard=shard)
+        batch = batches(1)[0]
+        for rank in (1, 0):
+            step = mg.backward(batch if dist.get_rank() == rank else None)
+            found.append((step.losses, step.weights))
+    return found
+
+
+def test_a_process_may_have_nothing_to_count() -> None:
+    step = MultiGradient(model(), losses, MiniBatch(), counts=counts).backward(batches(1)[0])
+    for found in values(one_has_no_samples, 2):
+        for lost, weights in found:
+            assert torch.allclose(lost, step.losses, rtol=1e-12, equal_nan=True)
+            assert torch.allclose(weights, step.weights, rtol=0, atol=1e-9)
+
+
+def fail(shard: bool) -> tuple[list[str], list[str], Tensor]:
+    """Let ``counts`` of the second process fail at every step, then let it return zeros everywhere."""
+    trouble = [""]
+
+    def faulty(batch: Any) -> Any:
+        if trouble[0] == "raises" and dist.get_rank():
+            raise KeyError("no such column")
+        if trouble[0] == "negative" and dist.get_rank():
+            return [-1, 1, 1]
+        return [0, 0, 0] if trouble[0] == "zeros" else counts(batch)
+
+    share = own_share().part(BATCH)
+    mg = MultiGradient(model(), losses, Recursive(anchor(), PERIOD), counts=faulty, reweigh="auto", shard=shard)
+    said, changed = [], []
+    for x, y in batches(STEPS):
+        for trouble[0] in ("raises", "negative", "zeros"):
+            before = everything(mg)
+            try:
+                mg.backward((x[share], y[share]))
+            except Exception as error:
+                said.append(type(error).__name__)
+            changed += differing(before, everything(mg))
+        trouble[0] = ""
+        mg.backward((x[share], y[share]))
+        torch.optim.SGD(mg.objective.parameters, lr=0.2).step()
+    return said, changed, torch.cat([p.detach().flatten() for p in mg.objective.parameters])
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_a_failure_to_count_is_shared(shard: bool) -> None:
+    ends = []
+    for rank, (said, changed, end) in enumerate(values(fail, 2, shard)):
+        assert said == ["KeyError" if rank else "RankFailed", "InvalidBatch", "InvalidBatch"] * STEPS
+        assert changed == []
+        ends.append(end)
+    assert torch.equal(*ends)
+
+
+def counts_on_one_process_only() -> None:
+    own = counts if dist.get_rank() else None
+    x, y = columns()
+    MultiGradient(model(), losses, MiniBatch(), counts=own).backward((x[8:], y[8:]))
+
+
+def test_counts_are_given_to_all_processes_or_none() -> None:
+    for said in launch(counts_on_one_process_only, 2):
+        assert said.error == "RankMismatch"
+        assert "whether counts are given" in said.message
+
+
+def fitted() -> tuple[list[float], float]:
+    result = fit(model(), losses, columns(), lr=0.05, steps=7, batch_size=8, period=3, anchor_batch=7, counts=counts)
+    return result.losses, result.stationarity
+
+
+def test_fit_evaluates_as_one_process() -> None:
+    expected, stationarity = fitted()
+    for lost, found in values(fitted, 2):
+        assert lost == pytest.approx(expected, rel=1e-9)
+        assert found == pytest.approx(stationarity, rel=1e-6)
+
+
+def test_shares_are_uneven() -> None:
+    assert [Uneven(rank, 2).part(BATCH) for rank in range(2)] == [slice(0, 2), slice(2, 6)]
