@@ -104,8 +104,8 @@ class QueryDataset:
     >>> model = torch.nn.Linear(4, 1, bias=False)
     >>> def losses(model, batch):
     ...     return softmax_loss(model(batch.features).squeeze(1), batch.labels, batch.lengths)
-    >>> fit(model, losses, data, collate_fn=QueryDataset.collate, lr=0.1, steps=3, batch_size=1).samples  # queries
-    5
+    >>> fit(model, losses, data, collate_fn=QueryDataset.collate, steps=3, batch_size=1).samples  # queries
+    3
     """
 
     def __init__(

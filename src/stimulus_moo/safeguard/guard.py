@@ -41,11 +41,12 @@ class Safeguard(Stateful):
     - ``StepLength``: while steps turn the gradient by more than 1.5 times its size, the learning rate is lowered.
     - ``Rollback``: a step that made a loss much worse, or led to NaN, is taken back and shortened.
 
-    The rules use evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``, ``Filtered``) make anyway;
-    those made to take a step back or to look into a high loss are added to the counters. Unless that happens or a rule
-    fires, parameters and optimizer are the same as without the safeguard, bit for bit. With one-point estimators there
-    is nothing to compare, and nothing is done. The first two rules apply to ``Recursive`` and ``Page`` only, and not to
-    Adam-type optimizers, whose steps do not shrink with the gradient, so that losses fluctuate where it vanishes.
+    The rules use evaluations that two-point estimators (``Recursive``, ``Page``, ``Storm``, ``Filtered``, ``Adaptive``
+    once losses stall) make anyway; those made to take a step back or to look into a high loss are added to the
+    counters. Unless that happens or a rule fires, parameters and optimizer are the same as without the safeguard, bit
+    for bit. With one-point estimators there is nothing to compare, and nothing is done. The first two rules apply to
+    recursive differences (``Recursive``, ``Page``, ``Adaptive``) only, and not to Adam-type optimizers, whose steps do
+    not shrink with the gradient, so that losses fluctuate where it vanishes.
 
     Steps are not simply kept below 1/L, because that trains networks badly: the shorter the steps, the sharper the
     valleys they lead into, and the larger L.

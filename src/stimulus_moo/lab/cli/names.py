@@ -30,7 +30,7 @@ def find(name: str, known: Iterable[str], kind: str) -> str:
 
 
 def find_method(name: str) -> str:
-    """Return the name of a method, in any case; ``auto`` is the method that ``fit`` uses for ``"auto"``.
+    """Return the name of a method, ignoring case.
 
     Raises:
         InvalidOption: there is no such method; the message suggests the closest match.
