@@ -433,7 +433,8 @@ WEIGHTINGS: dict[str, WeightingInfo] = {
         WeightingInfo("min-norm", lambda order: MinNorm(), pairs=True),
         WeightingInfo("min-norm, preference", lambda order: MinNorm(_of(_PREFERENCE, order))),
         WeightingInfo("min-norm, normalise", lambda order: MinNorm(normalise=True)),
-        WeightingInfo("balanced", lambda order: Balanced(), simplex=False, pairs=True),
+        WeightingInfo("balanced", lambda order: Balanced(), simplex=False),
+        WeightingInfo("balanced, memory", lambda order: Balanced(0.7), simplex=False, stateful=True, pairs=True),
         WeightingInfo("smoothed", lambda order: Smoothed(MinNorm(), 0.9), stateful=True),
         WeightingInfo(
             "smoothed, schedule", lambda order: Smoothed(MinNorm(), lambda t: t / (t + 1)), stateful=True, pairs=True

@@ -24,7 +24,7 @@ def test_the_table_has_the_rows_of_the_design() -> None:
         "stimulus-m": (Recursive, "MinNorm", "HeavyBall"),
         "stimulus+": (Recursive, "MinNorm", "SGD"),
         "stimulus-m+": (Recursive, "MinNorm", "HeavyBall"),
-        "auto": (Adaptive, "Averaged", "Adam"),
+        "auto": (Adaptive, "Balanced", "Adam"),
         "page-moo": (Page, "MinNorm", "SGD"),
         "page-moo-m": (Page, "MinNorm", "HeavyBall"),
         "filtered": (Filtered, "MinNorm", "SGD"),

@@ -16,7 +16,7 @@ from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Adaptive, Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
 from stimulus_moo.optim import HeavyBall
 from stimulus_moo.options import Schedule
-from stimulus_moo.weightings import Averaged, Balanced, Fixed, MinNorm, ProjectedDescent, Smoothed, Weighting
+from stimulus_moo.weightings import Balanced, Fixed, MinNorm, ProjectedDescent, Smoothed, Weighting
 
 
 class MethodOptions(TypedDict, total=False):
@@ -97,8 +97,8 @@ def min_norm(s: Settings) -> Weighting:
 
 
 def balanced(s: Settings) -> Weighting:
-    """Balanced weights from averaged Gramians."""
-    return Averaged(Balanced())
+    """Balanced weights, averaged over the solves."""
+    return Balanced(memory=0.9)
 
 
 def fixed(s: Settings) -> Weighting:

@@ -498,26 +498,24 @@ def scalarisation_adam(problem, x0, *, steps, lr, batches, weights, beta1=0.9, b
     return record.trajectory()
 
 
-def balanced(gramian):
-    """Min-norm weights of the rows at unit length, times the geometric mean of the lengths over each length."""
-    lengths = np.sqrt(np.diag(gramian))
-    unit = gramian / np.outer(lengths, lengths)
-    factors = np.linalg.cholesky(unit + 1e-15 * np.eye(len(unit)))  # rows with this Gramian
-    return np.exp(np.log(lengths).mean()) * min_norm(factors) / lengths
-
-
 def auto(problem, x0, *, steps, lr, batches, beta1=0.9, beta2=0.999, eps=1e-8, memory=0.9):
     """Auto with weights at every step, in the Euclidean metric, before the losses stall: Adam on balanced weights.
 
-    A_t = 0.9 A_{t-1} + 0.1 U U^T, A_0 = U U^T;   lambda_t = balanced(A_t);   d_t = lambda_t^T U;   Adam on d_t.
+    n_s = |u^s|, and N the matrix of cosines; log n and N are running means over the steps with the share `memory` of
+    the old value. lambda = g / n times the min-norm weights of N, g the geometric mean of n; d = lambda^T U; Adam on d.
     """
     record = Record(x0)
     x = record.x[0]
-    average, m, v = None, np.zeros_like(x), np.zeros_like(x)
+    logs, cosines, m, v = None, None, np.zeros_like(x), np.zeros_like(x)
     for t in range(steps):
         u = problem.gradients(x, batches[t])
-        average = u @ u.T if average is None else memory * average + (1 - memory) * (u @ u.T)
-        weights = balanced(average)
+        n = np.sqrt(np.sum(u**2, axis=1))
+        unit = u / n[:, None]
+        logs = np.log(n) if t == 0 else memory * logs + (1 - memory) * np.log(n)
+        cosines = unit @ unit.T if t == 0 else memory * cosines + (1 - memory) * unit @ unit.T
+        values, vectors = np.linalg.eigh(cosines)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))  # rows with these cosines
+        weights = np.exp(logs.mean() - logs) * min_norm(root)
         d = weights @ u
         m = beta1 * m + (1 - beta1) * d
         v = beta2 * v + (1 - beta2) * d**2

@@ -98,7 +98,7 @@ class DoG(Stateful):
         self.optimizer, self.multigradient = optimizer, multigradient
         self.origin: list[Tensor] | None = None  # x_0
         self.max_distance = self.sum_sq_norm = 0.0  # r and G
-        self.decay = 1.0  # factor of the rate in the last fifth
+        self.decay = 1.0  # factor of the rate at the end of a training
         first = float(optimizer.param_groups[0]["lr"])
         self.ratios = [float(group["lr"]) / first if first else 1.0 for group in optimizer.param_groups]
         self.counted = 0  # evaluations up to the last ||d||^2 in G

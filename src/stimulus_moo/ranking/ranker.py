@@ -75,7 +75,7 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         samples_, gradients_, passes_: queries drawn, per-query multi-gradient evaluations, and per-query derivatives of
             one scalar.
         losses_, stationarity_: mean losses and Pareto stationarity of the final model over the training queries.
-        lr_: the step size.
+        lr_: the step size; the largest one if the method chooses it at every step.
         stopped_: reason why training ended, as in ``stimulus_moo.fit``.
         n_labels_, n_features_in_, feature_names_in_: number of labels, and features of the training data.
 

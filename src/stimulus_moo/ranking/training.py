@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stimulus_moo import History, StimulusWarning, fit, measure
+from stimulus_moo import METHODS, History, StimulusWarning, fit, measure
 from stimulus_moo.ranking.lists import QueryBatch, QueryDataset
 from stimulus_moo.ranking.losses import RankingLoss
 from stimulus_moo.ranking.preferences import EpsilonConstraint, preferred_weighting
@@ -116,7 +116,7 @@ def train(plan: Plan, data: QueryDataset, held_out: QueryDataset | None, floors:
         passes=result.passes,
         losses=final,
         stationarity=stationarity,
-        lr=lr,
+        lr=max(result.history["lr"]) if isinstance(lr, str) else lr,
         stopped=result.stopped,
     )
 
@@ -150,8 +150,10 @@ def warn_of_missed_floors(best: Mapping[str, Any], floors: Mapping[int, float]) 
         )
 
 
-def default_lr(method: str, data: QueryDataset) -> float:
-    """Return 1 / (2 L), L the smoothness of the softmax losses of a linear scorer at 0; 0.01 for Adam."""
+def default_lr(method: str, data: QueryDataset) -> float | str:
+    """Return the method's own rate; else 0.01 for Adam, or 1 / (2 L), L the smoothness of a linear scorer at 0."""
+    if (own := METHODS[method].lr if method in METHODS else None) is not None:
+        return own
     if method.endswith("adam"):
         return _ADAM_LR
     largest = smoothness(data)

@@ -1,11 +1,19 @@
 """Balanced weights: min-norm weights that do not depend on the scales of the losses."""
 
+import math
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from stimulus_moo.errors import StateMismatch
+from stimulus_moo.options import real
+from stimulus_moo.state import describe
 from stimulus_moo.weightings.base import Weighting
-from stimulus_moo.weightings.solver import solve
+from stimulus_moo.weightings.solver import FloatArray, solve
 
 
 class Balanced(Weighting):
@@ -24,6 +32,11 @@ class Balanced(Weighting):
 
     Objectives with a zero row get weight 0, so that they cannot stop the others. The weights do not sum to one.
 
+    Args:
+        memory: weight of the old values in running means of N and of log n_s over the solves, a number in [0, 1).
+            Gramians of mini-batches are noisy. Unlike ``Averaged``, these means do not depend on the scales of the
+            losses either, nor on the unit of the metric.
+
     >>> import torch
     >>> rows = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     >>> Balanced()(rows @ rows.T).tolist()
@@ -33,14 +46,53 @@ class Balanced(Weighting):
     [5.0, 0.05]
     """
 
+    state_names = ("cosines", "logarithms")
+    optional_names = MappingProxyType({"cosines": Tensor, "logarithms": Tensor})
+
+    def __init__(self, memory: float = 0.0) -> None:
+        self.memory = real("memory", memory, low=0.0, high=1.0, open_high=True)
+        self.cosines: Tensor | None = None  # running mean of N; NaN where there was no row yet
+        self.logarithms: Tensor | None = None  # running mean of log n, likewise
+
+    def check_state(self, state: Any, path: str = "") -> None:
+        """Raise StateMismatch if ``state`` does not fit, including the shapes and types of the means."""
+        super().check_state(state, path)
+        for name, dimensions in (("cosines", 2), ("logarithms", 1)):
+            found = state[name]
+            right = found is None or (found.dim() == dimensions and found.dtype == torch.float64)
+            if not right or (found is not None and len(set(found.shape)) != 1):
+                where, needed = f"{path or self.kind}.{name}", "a square matrix" if dimensions == 2 else "a vector"
+                raise StateMismatch(f"{where} must be None or {needed} of torch.float64, found {describe(found)}")
+
     def __call__(self, gramian: Tensor) -> Tensor:
         """Solve the problem exactly."""
+        return self.among(gramian, range(len(gramian)))
+
+    def among(self, gramian: Tensor, present: Sequence[int]) -> Tensor:
+        """Solve for the objectives that have rows; the means of the others stay as they are."""
         matrix = gramian.double().numpy(force=True)
         lengths = np.sqrt(np.maximum(np.diag(matrix), 0.0))
-        there = lengths > 0.0
+        there = [s for s in present if lengths[s] > 0.0]
         weights = np.zeros(len(matrix))
-        if there.any():
-            own = lengths[there]
-            mean = np.exp(np.log(own).mean())
-            weights[there] = mean * solve(matrix[np.ix_(there, there)] / own[:, None] / own) / own
+        if there:
+            cosines, logarithms = self._means(matrix, lengths, there)
+            weights[there] = solve(cosines) * np.exp(logarithms.mean() - logarithms)
         return torch.from_numpy(weights).to(gramian)
+
+    def _means(self, matrix: FloatArray, lengths: FloatArray, there: list[int]) -> tuple[FloatArray, FloatArray]:
+        """Return N and log n of the objectives with rows, averaged if there is a memory."""
+        own = lengths[there]
+        cosines, logarithms = matrix[np.ix_(there, there)] / own[:, None] / own, np.log(own)
+        if not self.memory:
+            return cosines, logarithms
+        if self.cosines is None or self.logarithms is None:
+            self.cosines = torch.full(matrix.shape, math.nan, dtype=torch.float64)
+            self.logarithms = torch.full((len(matrix),), math.nan, dtype=torch.float64)
+        block, means, logs = np.ix_(there, there), self.cosines.numpy().copy(), self.logarithms.numpy().copy()
+        means[block] = self._mean(means[block], cosines)
+        logs[there] = self._mean(logs[there], logarithms)
+        self.cosines, self.logarithms = torch.from_numpy(means), torch.from_numpy(logs)
+        return means[block], logs[there]
+
+    def _mean(self, old: FloatArray, new: FloatArray) -> FloatArray:
+        return np.where(np.isnan(old), new, self.memory * old + (1.0 - self.memory) * new)

@@ -52,7 +52,7 @@ def _complete_name(incomplete: str) -> list[str]:
 
 def complete_method(incomplete: str) -> list[str]:
     """Return the methods that start with ``incomplete``, for shell completion."""
-    return starting_with(incomplete, ("auto", *METHODS))
+    return starting_with(incomplete, METHODS)
 
 
 def complete_methods(incomplete: str) -> list[str]:

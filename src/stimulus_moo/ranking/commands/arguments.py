@@ -13,7 +13,7 @@ from stimulus_moo.ranking.losses import LOSSES
 
 
 def _complete_method(incomplete: str) -> list[str]:
-    return [name for name in ("auto", *METHODS) if name.startswith(incomplete)]
+    return [name for name in METHODS if name.startswith(incomplete)]
 
 
 def _complete_loss(incomplete: str) -> list[str]:
