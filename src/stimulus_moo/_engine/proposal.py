@@ -122,7 +122,7 @@ class Proposal:
                 if self._mg.estimator.prepares:
                     self._measure_move()
                 self.update = self._choose(fresh, look_back) if update is None else update
-                if self.observes and self.update.look_back:
+                if self.observes and (self.update.look_back or self.update.anchor is not None):
                     self._measure_move()
                 self._evaluate(batch, self.update, stepping=update is None)
         except BaseException as error:

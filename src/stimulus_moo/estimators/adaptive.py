@@ -63,7 +63,7 @@ class Adaptive(Estimator):
     (True, True)
     """
 
-    two_point = finite_sum = observes = True
+    two_point = finite_sum = observes = judges = True
     state_names: ClassVar[tuple[str, ...]] = (
         *("anchor", "recursive", "count", "fast", "slow", "level", "noise", "change", "cost", "spent"),
     )

@@ -58,6 +58,7 @@ class Estimator(Stateful, ABC):
     finite_sum = False  #: the rule relies on the loss being a finite sum, which BatchNorm in training mode breaks
     remembers = False  #: the rows are needed at the next iteration
     observes = False  #: ``learn`` is called
+    judges = False  #: it gives up differences by itself where steps are too long for them
     prepares = False  #: ``prepare`` is called, and the halves of a batch may be compared
     anchor: Anchor | None = None
 

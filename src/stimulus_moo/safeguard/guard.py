@@ -22,7 +22,6 @@ from stimulus_moo.safeguard.long_steps import LongSteps
 from stimulus_moo.safeguard.rollback import PATIENCE, Rollback
 from stimulus_moo.safeguard.step_length import StepLength
 from stimulus_moo.state import Stateful
-from stimulus_moo.weightings.metric import rule_of
 
 logger = logging.getLogger("stimulus_moo")
 
@@ -45,8 +44,7 @@ class Safeguard(Stateful):
     once losses stall) make anyway; those made to take a step back or to look into a high loss are added to the
     counters. Unless that happens or a rule fires, parameters and optimizer are the same as without the safeguard, bit
     for bit. With one-point estimators there is nothing to compare, and nothing is done. The first two rules apply to
-    recursive differences (``Recursive``, ``Page``, ``Adaptive``) only, and not to Adam-type optimizers, whose steps do
-    not shrink with the gradient, so that losses fluctuate where it vanishes.
+    the recursive differences of ``Recursive`` and ``Page`` only; ``Adaptive`` judges its differences itself.
 
     Steps are not simply kept below 1/L, because that trains networks badly: the shorter the steps, the sharper the
     valleys they lead into, and the larger L.
@@ -92,7 +90,6 @@ class Safeguard(Stateful):
         self.alone = 0
         self._armed = False  # was there a backward that no step of the optimizer has followed yet?
         self._rates: list[Any] = []  # learning rates to restore after a step
-        self._adaptive = rule_of(optimizer) is not None  # its steps do not shrink with ||d||
         self._warn = WarnOnce()
         multigradient.attach(self)
         self._hooks = [
@@ -227,7 +224,7 @@ class Safeguard(Stateful):
             self.suspended += 1
             self.alone += 1
         turn = self.step_length.learn(seen)
-        if self.suspended or not update.recursive or self._adaptive:
+        if self.suspended or not update.recursive or self.multigradient.estimator.judges:
             self.drift.reset()
         elif self.drift.uphill(seen):
             self.suspended = 1
@@ -254,7 +251,7 @@ class Safeguard(Stateful):
         self._armed = False
         self.rollback.recover(self.turn)
         mg = self.multigradient
-        if self.suspended or not self.smoothness or mg.store.previous is None or mg.norm is None or self._adaptive:
+        if self.suspended or not self.smoothness or mg.store.previous is None or mg.norm is None or mg.estimator.judges:
             return
         taken = distance(mg.objective.parameters, mg.store.previous)
         if self.long_steps.too_long(taken, max(mg.norm, math.sqrt(self.step_length.lengths))):
