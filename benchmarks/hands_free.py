@@ -231,7 +231,7 @@ class Comparison:
 
     def _tuned_rates(self) -> dict[str, float]:
         """Return the best learning rate of every rival."""
-        grids = dict.fromkeys(RIVALS, _GRID[1:3] if self.quick else _GRID)
+        grids: dict[str, tuple[float, ...]] = dict.fromkeys(RIVALS, _GRID[1:3] if self.quick else _GRID)
         best = self._best_rates(grids)
         if self.quick:
             return best
