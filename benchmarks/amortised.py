@@ -43,7 +43,7 @@ def attributes(seed: int) -> Problem:
     return ATTRIBUTES.build(ATTRIBUTES.settings, seed, None)
 
 
-ATTRIBUTES = Case("40 attributes of synthetic images, narrow ResNet-18", attributes, 32, (), held_out=False)
+ATTRIBUTES = Case("40 attributes of synthetic images, narrow ResNet-18", attributes, 32, passes=0, held_out=False)
 
 #: problem: its case and the budget in passes
 PROBLEMS: dict[str, tuple[Case, int]] = {

@@ -25,6 +25,7 @@ from benchmarks import (
     stages,
     step_cost,
 )
+from benchmarks.problems import CASES
 from benchmarks.timing import Timings, alternate, milliseconds
 from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import find
@@ -143,6 +144,74 @@ def test_short_calls_fill_a_block_and_long_ones_run_once() -> None:
     alternate({"short": short, "long": long}, blocks=2, target=1e-4)
     assert calls["short"] > 20
     assert calls["long"] < calls["short"]
+
+
+def outcome(*losses: float, largest: float = 1.0, stationarity: float = 1.0) -> hands_free.Outcome:
+    return hands_free.Outcome(None, list(losses), largest, stationarity, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("problem", "auto", "met"),
+    [
+        ("digits", outcome(1.25, 1.25, 1.1), True),
+        ("digits", outcome(1.26, 1.0, 1.0), False),
+        ("digits", outcome(1.0, 1.0, 1.11), False),
+        ("ridge", outcome(1.0, 1.0, 1.0, stationarity=0.1), True),
+        ("ridge", outcome(1.0, 1.0, 1.0, stationarity=0.11), False),
+        ("digits-scaled", outcome(9.0, 9.0, 0.44), True),
+        ("digits-scaled", outcome(1.0, 1.0, 0.45), False),
+    ],
+)
+def test_targets_of_hands_free(problem: str, auto: hands_free.Outcome, met: bool) -> None:
+    others = {hands_free.MEAN: outcome(1.0, 1.0, 1.0), hands_free.RELATIVE: outcome(0.4, 0.4, 0.4)}
+    _, found = hands_free.verdict(CASES[problem], {hands_free.AUTO: auto, **others})
+    assert found.startswith("met: " if met else "missed: ")
+
+
+def test_scaled_loss_must_be_half_that_of_the_mean() -> None:
+    others = {hands_free.MEAN: outcome(1.0, 1.0, 1.0), hands_free.RELATIVE: outcome(1.0, 1.0, 1.0)}
+    auto = {hands_free.AUTO: outcome(1.0, 1.0, 0.51)}
+    assert hands_free.verdict(CASES["digits-scaled"], {**auto, **others})[1].startswith("missed: ")
+
+
+def test_summary_is_a_geometric_mean_over_problems() -> None:
+    comparisons = [hands_free.Comparison(problem) for problem in ("digits", "ridge", "digits-scaled")]
+    for comparison, ratio in zip(comparisons, (0.5, 2.0, 0.125), strict=True):
+        comparison.outcomes[hands_free.AUTO] = outcome(1.0, 1.0, ratio, largest=ratio)
+        comparison.outcomes[hands_free.MEAN] = outcome(1.0, 1.0, 1.0)
+    rows = hands_free.summary(comparisons)
+    assert [row[5] for row in rows] == ["0.500", "1.000", "2.000"]  # all, not scaled, of these the held-out ones
+    assert [row[6] for row in rows] == ["not above on 2 of 3", "not above on 1 of 2", "not above on 0 of 1"]
+    assert {len(row) for row in rows} == {len(hands_free.COLUMNS)}
+
+
+@pytest.mark.parametrize(
+    ("best", "grid"),
+    [(0.001, (0.0003, 0.001, 0.003)), (0.003, (0.001, 0.003, 0.01)), (0.002, (0.001, 0.003))],
+)
+def test_grid_is_extended_at_the_end_of_the_best(best: float, grid: tuple[float, ...]) -> None:
+    assert hands_free._extended((0.001, 0.003), best) == grid
+
+
+def test_environment_chooses_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANDS_FREE", "digits, ridge")
+    assert hands_free.chosen_problems() == ["digits", "ridge"]
+    monkeypatch.setenv("HANDS_FREE", "nonesuch")
+    with pytest.raises(ValueError, match="found 'nonesuch'"):
+        hands_free.chosen_problems()
+    monkeypatch.delenv("HANDS_FREE")
+    assert hands_free.chosen_problems() == list(CASES)
+
+
+def test_relative_losses_undo_the_scales() -> None:
+    """Adam on losses divided by their values at the start does the same whatever the scales are."""
+    pytest.importorskip("sklearn")
+    ways = [hands_free.train(name, hands_free.RELATIVE, 0.01, 0, 640) for name in ("digits", "digits-scaled")]
+    for plain, scaled in zip(*(way["losses"] for way in ways), strict=True):
+        assert plain == pytest.approx(scaled, rel=1e-3)  # float32, 20 steps
+    mean = hands_free.train("digits-scaled", hands_free.MEAN, 0.01, 0, 640)
+    assert mean["losses"][-1][1] > ways[1]["losses"][-1][1] + 0.1
+    assert ways[0]["spent"] == 1.0  # 20 batches of 32, one pass per sample
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.00012345, "0.123"), (0.0012345, "1.23"), (1.2345, "1234")])
