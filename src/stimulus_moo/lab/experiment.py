@@ -23,9 +23,10 @@ class ExperimentSettings:
     A run ends after ``steps`` iterations, ``gradients`` evaluations, ``passes`` or ``seconds``, whichever comes first.
     ``reweigh`` is as for ``fit``, 1 for the method's own rule; fixed weights do not use it. ``n`` is the size of the
     training set, the paper's "full" batch; None uses all samples. ``lr_of`` and ``sigma2_of`` override values for
-    single methods. ``guard=False`` runs the published methods unchanged, see ``fit``. ``files`` names other data in the
-    same format: a folder with four IDX files for MultiMNIST (for example Fashion-MNIST), or an ARFF file for river
-    flow, whose last ``targets`` columns are predicted.
+    single methods; ``lr`` is not for methods that have a rate of their own (``auto``), ``lr_of`` is. ``guard=False``
+    runs the published methods unchanged, see ``fit``. ``files`` names other data in the same format: a folder with four
+    IDX files for MultiMNIST (for example Fashion-MNIST), or an ARFF file for river flow, whose last ``targets`` columns
+    are predicted.
     """
 
     lr: float | str

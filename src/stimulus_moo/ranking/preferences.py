@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from stimulus_moo import Fixed, InvalidOption, MinNorm, ProjectedDescent, Smoothed, Weighting, min_norm_weights
+from stimulus_moo import (
+    Balanced,
+    Fixed,
+    InvalidOption,
+    MinNorm,
+    ProjectedDescent,
+    Smoothed,
+    Weighting,
+    min_norm_weights,
+)
 from stimulus_moo.ranking.checks import index
 
 _MINIMUM = 0.5  # minimum descent rate of violated labels, relative to their steepest common descent
@@ -94,13 +103,13 @@ def preferred_weighting(method: str, preference: Sequence[float] | None, labels:
     shares = None if preference is None else [float(share) for share in preference]
     if shares is not None and (len(shares) != labels or not all(0.0 < share < math.inf for share in shares)):
         raise InvalidOption(f"preference must hold one positive number per label ({labels}), found {preference!r}")
-    if method.startswith("moco"):
+    if method.startswith("moco") or method == "auto":
         if shares is not None:
             raise InvalidOption(
                 f"method {method!r} computes its own weights and does not support a preference; use a min-norm or "
                 "scalarisation method, or leave preference=None"
             )
-        return ProjectedDescent(gamma=0.1)
+        return Balanced(memory=0.9) if method == "auto" else ProjectedDescent(gamma=0.1)
     if "scalarisation" in method:
         return Fixed(None if shares is None else [share / sum(shares) for share in shares])
     inner = MinNorm(preference=shares)

@@ -20,7 +20,7 @@ from .conftest import call
         (["compare", "zzz"], "there is no experiment or study 'zzz'; Known: tiny, squares"),
         (["run", "tiny", "--method", "stimulsu"], "method 'stimulsu' is unknown; did you mean 'stimulus'?"),
         (["compare", "tiny", "--methods", "mgd,smdg"], "method 'smdg' is unknown; did you mean"),
-        (["run", "tiny", "--method", "autoo"], "method 'autoo' is unknown; did you mean 'auto'? known are auto, mgd,"),
+        (["run", "tiny", "--method", "autoo"], "method 'autoo' is unknown; did you mean 'auto'? known are mgd,"),
         (["tune", "tiny", "--lr", "auto"], "tune tries a grid of step sizes, found --lr auto; leave it out"),
         (["run", "tiny", "--batch-size", "65"], "batch_size must be at most the number of samples, 64, found 65"),
         (["run", "tiny", "--set", "colour=1"], "setting 'colour' is unknown"),

@@ -23,7 +23,7 @@ def test_run_writes_the_run_directory_itself(place):
 
 def test_run_without_out_uses_runs(place):
     call("run", "tiny", "--quick")
-    assert settings_of(place / "runs/tiny/stimulus-m/seed-0")["steps"] == 6
+    assert settings_of(place / "runs/tiny/auto/seed-0")["steps"] == 6
 
 
 def test_an_occupied_directory_is_refused_and_resume_is_named():

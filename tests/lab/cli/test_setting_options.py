@@ -114,12 +114,12 @@ def rates_of(folder):
     return {run.method: step_size(run) for run in load_runs(folder)}
 
 
-def test_a_comparison_with_lr_auto_keeps_the_rate_of_what_cannot_take_it(place, monkeypatch):
+def test_a_comparison_with_lr_auto_is_for_every_method(place, monkeypatch):
     with_rates(monkeypatch, **{"mgd": 0.1, "scalarisation-adam": 0.02})
     options = ["compare", "tiny", "--methods", "mgd,stimulus", "--lr", "auto", "--seeds", 1, "--steps", 2]
     call(*options, "--out", "x")
     found = rates_of(place / "x")
-    assert found == {"mgd": "auto", "stimulus": "auto", "scalarisation": "auto", "scalarisation-adam": 0.02}
+    assert found == dict.fromkeys(("mgd", "stimulus", "scalarisation", "scalarisation-adam"), "auto")
     call(*options, "--lr-of", "stimulus=0.3", "--out", "y")
     assert rates_of(place / "y") == {**found, "stimulus": 0.3}
 
@@ -127,17 +127,15 @@ def test_a_comparison_with_lr_auto_keeps_the_rate_of_what_cannot_take_it(place, 
 def test_every_experiment_can_be_compared_with_lr_auto():
     for experiment in EXPERIMENTS.values():
         settings = experiment_settings(experiment, True, {"lr": "auto"}, ())
-        rates = {method: settings.for_method(method)["lr"] for method in METHODS}
-        assert {method for method, lr in rates.items() if lr != "auto"} == {"scalarisation-adam"}
+        assert {settings.for_method(method)["lr"] for method in METHODS} == {"auto"}
 
 
-@pytest.mark.parametrize("command", ["run", "compare"])
-def test_lr_auto_without_a_rate_for_what_cannot_take_it_is_refused_before_the_first_run(place, command):
-    method = ["--method", "scalarisation-adam"] if command == "run" else []
-    said = call(command, "tiny", *method, "--lr", "auto", "--out", "x", code=2).stderr
-    assert "the step size of scalarisation-adam must be a number, found 'auto'" in said
-    assert "--lr-of scalarisation-adam=RATE" in said
-    assert not (place / "x").exists()
+def test_auto_chooses_its_rate_unless_one_is_given_by_name():
+    for experiment in EXPERIMENTS.values():
+        assert experiment_settings(experiment, True, {"lr": 0.01}, ()).for_method("auto")["lr"] == "auto"
+        named = experiment_settings(experiment, True, {"lr_of": {"auto": 0.01}}, ())
+        assert named.for_method("auto")["lr"] == 0.01
+        assert named.for_method("auto")["reweigh"] == "auto"
 
 
 def test_the_rate_of_a_single_method_may_be_auto(place):

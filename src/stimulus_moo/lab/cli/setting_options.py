@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from stimulus_moo import METHODS, InvalidOption
+from stimulus_moo import InvalidOption
 from stimulus_moo.lab.cli.names import find, find_method
 from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.study import Study
@@ -218,8 +218,6 @@ def experiment_settings(
     for name in ("lr", "sigma2"):
         if name in changes:
             changes.setdefault(f"{name}_of", {})
-    if "lr" in changes:
-        changes["lr_of"] = {**{name: changes["lr"] for name in METHODS if METHODS[name].lr}, **changes["lr_of"]}
     return settings.override(changes)
 
 

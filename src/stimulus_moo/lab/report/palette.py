@@ -41,7 +41,7 @@ STYLES: Mapping[str, Style] = MappingProxyType(
         "stimulus-m": Style("#9b1030", "#ff6b81", "solid", "star", 3.0),
         "stimulus+": Style("#b07a00", "#f5c242", "dash", "triangle-up-open", 3.0),
         "stimulus-m+": Style("#c43a8c", "#ff9ad5", "dash", "star-open", 3.0),
-        "auto": Style("#1f4fd8", "#7da6ff", "solid", "diamond-wide", 3.2),
+        "auto": Style("#1f4fd8", "#7da6ff", "solid", "diamond-wide", 2.6),
         "page-moo": Style("#6638b0", "#b794f6", "solid", "pentagon", 2.2),
         "page-moo-m": Style("#8f66d0", "#d6c2ff", "dash", "pentagon-open", 2.2),
         "filtered": Style("#0b7f8a", "#45d0de", "solid", "hexagon", 2.2),
