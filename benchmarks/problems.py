@@ -187,9 +187,9 @@ CASES = {
     ),
     "multimnist": Case("MultiMNIST, LeNet", multimnist, 32, 40_000, held_out=True),
     "ill-conditioned": Case(
-        "nonconvex logistic, ill-conditioned", ill_conditioned, 91, 600_000, held_out=True, converges=True, seeds=5
+        "nonconvex logistic, ill-conditioned", ill_conditioned, 91, 600_000, held_out=False, converges=True, seeds=5
     ),
-    "ridge": Case("ridge regression", ridge, 64, 200_000, held_out=True, converges=True, seeds=5),
+    "ridge": Case("ridge regression", ridge, 64, 200_000, held_out=False, converges=True, seeds=5),
     "riverflow-scaled": Case(
         "river flow RF1, last loss x 0.01", river_flow, 32, 400_000, held_out=True, scales=_LAST_OF_EIGHT
     ),
