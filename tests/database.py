@@ -51,7 +51,7 @@ STAGED_ENTRIES = "stimulus_moo._engine.store.STAGED_ENTRIES"  # rows above this 
 BACKEND = "stimulus_moo._engine.compiled.BACKEND"  # what torch.compile uses
 ENGINE_NAMES = "stimulus_moo._engine.differentiation.ENGINES"
 
-STEPS = 100
+STEPS = 200
 LR = 0.1
 BATCH = 8
 PERIOD = 8
