@@ -431,7 +431,7 @@ def test_a_stream_needs_a_batch_size_and_a_period_where_one_is_used() -> None:
         ({"checkpoint_every": 0}, "checkpoint_every"),
         ({"betta": 0.5}, "did you mean 'beta'"),
         ({"data": Endless(), "method": "stimulus", "batch_size": 8, "period": 8}, r"\+ variants"),
-        ({"data": Endless(), "method": "stimulus+"}, "batch_size=None"),
+        ({"data": Endless(), "method": "stimulus+"}, "batch_size must be given for a stream"),
     ],
 )
 def test_bad_options_are_named(change: dict[str, Any], match: str) -> None:
