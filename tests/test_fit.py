@@ -395,6 +395,18 @@ def test_auto_resumes_within_kept_weights_before_and_after_its_switch(
         assert (straight.gradients, straight.passes) == (resumed.gradients, resumed.passes)
 
 
+def test_pieces_bound_anchors_and_evaluations_too() -> None:
+    sizes = []
+
+    def watched(model: nn.Module, batch: Any) -> Tensor:
+        sizes.append(len(batch[0]))
+        return losses(model, batch)
+
+    found = train(losses=watched, micro_batch=7, steps=12, evaluate_every=5)
+    assert max(sizes) == 7
+    assert found.losses == pytest.approx(train(steps=12, evaluate_every=5).losses, rel=1e-4)
+
+
 def test_a_stream_needs_a_batch_size_and_a_period_where_one_is_used() -> None:
     with pytest.raises(InvalidOption, match="batch_size must be given for a stream, which has no length, found None"):
         train(data=Endless(), method="auto")
