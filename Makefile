@@ -32,7 +32,7 @@ $(VENV)/.docs: $(VENV)/.dev
 	@$(PIP) -e ".[docs]"
 	@touch $@
 
-demo: $(VENV)/.lab  ## all methods on two overlapping digits: a table, and a report to open
+demo: $(VENV)/.lab  ## auto and tuned rivals on two overlapping digits: a table, and a report to open
 	@$(BIN)/stimulus-moo demo --out runs/demo
 
 lint: $(VENV)/.dev
@@ -67,7 +67,7 @@ docs: $(VENV)/.docs  ## the site, into docs/_build/html; warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 picture: demo  ## the README's picture, from the demo's runs and a few minutes of its own
-	$(BIN)/python docs/make_picture.py runs/demo
+	$(BIN)/python -m docs.make_picture runs/demo
 
 clean:
 	rm -rf $(VENV) dist build docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

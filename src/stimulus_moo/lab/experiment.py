@@ -12,6 +12,7 @@ import torch
 
 from stimulus_moo import METHODS, PAPER_METHODS, InvalidOption, MultiGradient
 from stimulus_moo.data.sources import as_source
+from stimulus_moo.lab.methods import LAB_METHODS, fit_options
 from stimulus_moo.lab.problem import Problem
 from stimulus_moo.methods import Settings, fixed
 
@@ -21,6 +22,7 @@ class ExperimentSettings:
     """Settings of a run. Every field is also a command-line option.
 
     A run ends after ``steps`` iterations, ``gradients`` evaluations, ``passes`` or ``seconds``, whichever comes first.
+    A learning rate that is a number falls linearly to zero over the last fraction ``decay`` of a run; 0 keeps it.
     ``reweigh`` is as for ``fit``, 1 for the method's own rule; fixed weights do not use it. ``n`` is the size of the
     training set, the paper's "full" batch; None uses all samples. ``lr_of`` and ``sigma2_of`` override values for
     single methods; ``lr`` is not for methods that have a rate of their own (``auto``), ``lr_of`` is. ``guard=False``
@@ -38,6 +40,7 @@ class ExperimentSettings:
     gradients: int | None = None
     passes: int | None = None
     seconds: float | None = None
+    decay: float = 0.0
     reweigh: int | str = 1
     n: int | None = None
     epsilon: float | str = 1e-3
@@ -73,14 +76,15 @@ class ExperimentSettings:
         Raises:
             InvalidOption: the method does not support this ``reweigh``.
         """
-        lr = self.lr_of.get(method, METHODS[method].lr or self.lr)
+        row = LAB_METHODS[method]
+        lr = self.lr_of.get(method, row.lr or self.lr)
         options = ("epsilon", "sigma2", "c_gamma", "c_epsilon", "alpha", "beta", "gamma", "rho", "weights")
         limits = ("steps", "gradients", "passes", "seconds")
         loop = ("momentum", "batch_size", "period", "guard", "evaluate_every")
-        reweigh = METHODS[method].reweigh if METHODS[method].weighting is fixed or self.reweigh == 1 else self.reweigh
+        reweigh = row.reweigh if row.weighting is fixed or self.reweigh == 1 else self.reweigh
         _check_reweigh(method, reweigh)
         return {
-            "method": method,
+            **fit_options(method),
             **{name: getattr(self, name) for name in (*limits, *loop, *options)},
             "lr": lr,
             "reweigh": reweigh,
@@ -94,7 +98,7 @@ def _check_reweigh(method: str, reweigh: int | str) -> None:
         any_data = as_source(torch.zeros(1, 1))
         settings = Settings(source=any_data, lr=1.0, momentum=0.0, batch_size=1, period=1)
         model = torch.nn.Linear(1, 1)
-        MultiGradient(model, lambda model, batch: (), METHODS[method].estimator(settings), reweigh=reweigh)
+        MultiGradient(model, lambda model, batch: (), LAB_METHODS[method].estimator(settings), reweigh=reweigh)
 
 
 #: Default methods of a comparison: those of the paper and the scalarisation baselines.

@@ -34,6 +34,7 @@ def test_every_setting_reaches_the_run(place):
         "gradients": 999,
         "passes": 5000,
         "seconds": 60.0,
+        "decay": 0.5,
         "reweigh": "anchor",
         "n": 32,
         "evaluate_every": 1,

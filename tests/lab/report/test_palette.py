@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stimulus_moo import METHODS
+from stimulus_moo.lab.methods import UPGRAD
 from stimulus_moo.lab.report.palette import BACKGROUNDS, FAMILY, STYLES, styles_for
 
 # Viénot, Brettel and Mollon (1999): linear RGB as a deuteranope sees it
@@ -23,12 +24,12 @@ def contrast(a: str, b: str) -> float:
 
 
 def test_every_method_has_a_style_of_its_own() -> None:
-    assert set(STYLES) == set(METHODS)
+    assert set(STYLES) == {*METHODS, UPGRAD}
     assert len({style.light for style in STYLES.values()}) == len(STYLES)
     assert len({style.symbol for style in STYLES.values()}) == len(STYLES)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, UPGRAD])
 def test_contrast_is_enough_for_graphics_on_both_pages(method: str) -> None:
     style = STYLES[method]  # WCAG 2.1, 1.4.11: at least 3
     assert contrast(style.light, BACKGROUNDS[0]) >= 3

@@ -110,6 +110,16 @@ def test_runs_of_an_older_version_have_no_passes() -> None:
     assert [axis for axis, _ in _axes_shown(group_runs(fake_runs(2, ("mgd",), 1, steps=20))[0])] == list(AXES)
 
 
+def test_charts_begin_with_the_axis_on_which_methods_have_equal_budgets() -> None:
+    def first(**settings: int) -> list[str | None]:
+        group = group_runs(fake_runs(2, ("mgd", "smgd"), 1, steps=20, **settings))[0]
+        charts = [chart for chart in experiment_charts(group, experiment_data(group)) if isinstance(chart, Chart)]
+        return [chart.axis for chart in charts if chart.kind in ("loss", "stationarity")]
+
+    assert first() == ["iterations", "gradients"]
+    assert first(passes=800) == ["passes", "passes"]
+
+
 def _axes_shown(group: Group) -> list[tuple[str, str]]:
     charts = [chart for chart in experiment_charts(group, experiment_data(group)) if isinstance(chart, Chart)]
     (shown,) = {tuple(chart.axes) for chart in charts if chart.axes}

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from stimulus_moo import METHODS
 from stimulus_moo.lab.cli.names import find, starting_with
 from stimulus_moo.lab.experiment import Experiment
+from stimulus_moo.lab.methods import LAB_METHODS
 from stimulus_moo.lab.study import Study
 
 #: Default directory of all runs.
@@ -52,7 +52,7 @@ def _complete_name(incomplete: str) -> list[str]:
 
 def complete_method(incomplete: str) -> list[str]:
     """Return the methods that start with ``incomplete``, for shell completion."""
-    return starting_with(incomplete, METHODS)
+    return starting_with(incomplete, LAB_METHODS)
 
 
 def complete_methods(incomplete: str) -> list[str]:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 from stimulus_moo import InvalidOption, methods
+from stimulus_moo.lab.methods import LAB_METHODS
 
 
 def find(name: str, known: Iterable[str], kind: str) -> str:
@@ -35,7 +36,8 @@ def find_method(name: str) -> str:
     Raises:
         InvalidOption: there is no such method; the message suggests the closest match.
     """
-    return methods.find_method(name.strip()).name
+    key = name.strip().lower()
+    return key if key in LAB_METHODS else methods.find_method(key).name
 
 
 def find_methods(names: str) -> list[str]:

@@ -138,6 +138,9 @@ OPTIONS: dict[str, SettingOption] = {
     "seconds": SettingOption(
         float, "Stop after this time of training steps, instead of at the experiment's own limits.", 0, open_low=True
     ),
+    "decay": SettingOption(
+        float, "Last fraction of a run, in which a step size that is a number falls linearly to zero.", 0, 1
+    ),
     "reweigh": SettingOption(
         str,
         "Solve for the weights at every step (1), every so many steps, at anchors (anchor) or when due (auto); they "

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stimulus_moo import METHODS, PAPER_METHODS
+from stimulus_moo import PAPER_METHODS
 from stimulus_moo.lab.experiment import Experiment
+from stimulus_moo.lab.methods import LAB_METHODS
 from stimulus_moo.lab.report.groups import Group, group_runs, step_size
 from stimulus_moo.lab.report.tables import Table as Results
 from stimulus_moo.lab.report.tables import comparison_table
@@ -27,7 +28,7 @@ def print_catalogue(console: Console, experiments: Iterable[Experiment], studies
             table.add_row(Text(entry.name), Text(entry.title), Text(entry.claim, style="dim"))
         console.print(table)
     table = Table("Name", "Title", "From", title="Methods", title_justify="left")
-    for method in METHODS.values():
+    for method in LAB_METHODS.values():
         table.add_row(method.name, method.title, "the paper" if method.name in PAPER_METHODS else "beyond the paper")
     console.print(table)
 

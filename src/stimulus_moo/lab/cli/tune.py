@@ -8,12 +8,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from stimulus_moo import METHODS, InvalidOption
+from stimulus_moo import InvalidOption
 from stimulus_moo.lab.cli.arguments import Data, Name, Pairs, Quick, chosen_by, complete_methods
 from stimulus_moo.lab.cli.console import stderr, stdout
 from stimulus_moo.lab.cli.error_handling import handle_errors
 from stimulus_moo.lab.cli.names import find_methods
 from stimulus_moo.lab.cli.setting_options import experiment_settings, with_settings
+from stimulus_moo.lab.methods import LAB_METHODS
 from stimulus_moo.lab.runs.runner import with_baselines
 from stimulus_moo.lab.runs.tuning import Tuned
 from stimulus_moo.lab.runs.tuning import tune as tune_method
@@ -67,5 +68,5 @@ def _print(found: list[Tuned]) -> None:
             Text(f"{tuned.scores[lr]:.4g}" if lr in tuned.scores else "", style="bold" if lr == tuned.best else "")
             for lr in rates
         ]
-        table.add_row(METHODS[tuned.method].title, *scores)
+        table.add_row(LAB_METHODS[tuned.method].title, *scores)
     stdout().print(table)

@@ -27,7 +27,7 @@ EXPERIMENT = Experiment(
     name="digits",
     title="Two overlapping digits (bundled, real handwriting)",
     claim=(
-        "Not in the paper: a small real problem on which every method runs in seconds, at equal gradient evaluations "
+        "Not in the paper: a small real problem on which every method runs in seconds, at equal cost "
         "and with each method's learning rate tuned."
     ),
     settings=ExperimentSettings(

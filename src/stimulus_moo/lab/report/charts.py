@@ -9,6 +9,7 @@ from typing import Any
 from stimulus_moo.lab.report.curves import AXES, smoothing_window, weight_curve
 from stimulus_moo.lab.report.data import has_data
 from stimulus_moo.lab.report.groups import Group
+from stimulus_moo.lab.report.scores import cost_of
 
 #: Maximum number of tasks with one panel each; with more tasks, the reader picks one from a list.
 PANELS = 4
@@ -41,20 +42,20 @@ def experiment_charts(group: Group, data: Mapping[str, Any]) -> list[Chart | str
     """Return the charts of an experiment, and a sentence in place of each chart without data."""
     several = any(len(entry.runs) > 1 for entry in group.entries)
     band = "Line: mean over seeds; band: lowest to highest seed." if several else "One seed each, so there is no band."
-    tasks = list(enumerate(group.tasks))
+    tasks, cost = list(enumerate(group.tasks)), cost_of(group)
     return [
-        _loss_chart(tasks, data, band),
-        _stationarity_chart(data, band),
+        _loss_chart(tasks, data, band, "iterations" if cost == "gradients" else cost),
+        _stationarity_chart(data, band, cost),
         *(_radar_charts(tasks) if len(tasks) >= 3 and has_data(data, "normalised") else ()),
         *(_weight_charts(group, tasks) if has_data(data, "weights") else ()),
     ]
 
 
-def _loss_chart(tasks: Sequence[tuple[int, str]], data: Mapping[str, Any], band: str) -> Chart | str:
+def _loss_chart(tasks: Sequence[tuple[int, str]], data: Mapping[str, Any], band: str, axis: str) -> Chart | str:
     if not has_data(data, "loss"):
         return "No training loss over the whole training set: there is no loss figure."
     caption, scale = f"Over the whole training set. {band}", "log" if data["log"] else "linear"
-    controls: dict[str, Any] = {"axis": "iterations", "axes": _axes(data, "loss"), "scale": scale}
+    controls: dict[str, Any] = {"axis": axis, "axes": _axes(data, "loss"), "scale": scale}
     if len(tasks) <= PANELS:
         return Chart("loss", "Training loss", caption, panels=tasks, **controls)
     columns = [(len(tasks), "Mean over tasks"), (len(tasks) + 1, "Worst task"), *tasks]
@@ -62,12 +63,12 @@ def _loss_chart(tasks: Sequence[tuple[int, str]], data: Mapping[str, Any], band:
     return Chart("loss", title, caption, columns=columns, **controls)
 
 
-def _stationarity_chart(data: Mapping[str, Any], band: str) -> Chart | str:
+def _stationarity_chart(data: Mapping[str, Any], band: str, axis: str) -> Chart | str:
     if not has_data(data, "stationarity"):
         return "Stationarity was not evaluated: there is no stationarity figure."
     caption = f"The smallest squared norm of a weighted gradient: 0 at a Pareto-stationary point. {band}"
     axes = _axes(data, "stationarity")
-    return Chart("stationarity", "Pareto stationarity", caption, axis="gradients", axes=axes, scale="log")
+    return Chart("stationarity", "Pareto stationarity", caption, axis=axis, axes=axes, scale="log")
 
 
 def _axes(data: Mapping[str, Any], key: str) -> list[tuple[str, str]]:

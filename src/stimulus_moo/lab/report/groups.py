@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stimulus_moo import METHODS
+from stimulus_moo.lab.methods import LAB_METHODS
 from stimulus_moo.lab.report.palette import FAMILY, Style, styles_for
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ VARIED = {
     "gradients": "gradients",
     "passes": "passes",
     "seconds": "seconds",
+    "decay": "decay",
     "reweigh": "reweigh",
     "epsilon": "epsilon",
     "sigma2": "sigma2",
@@ -48,7 +49,7 @@ class Entry:
     @property
     def label(self) -> str:
         """Title of the method, and the variant if there are several."""
-        title = METHODS[self.method].title if self.method in METHODS else self.method
+        title = LAB_METHODS[self.method].title if self.method in LAB_METHODS else self.method
         return f"{title}, {self.variant}" if self.variant else title
 
     @property
@@ -107,7 +108,7 @@ class Group:
 
 
 def group_runs(runs: Iterable[RecordedRun]) -> list[Group]:
-    """Group runs by experiment, method and variant, in the order of ``METHODS``."""
+    """Group runs by experiment, method and variant, in the order of ``LAB_METHODS``."""
     found: dict[tuple[str, tuple[str, ...]], list[RecordedRun]] = {}
     for run in runs:
         found.setdefault((run.experiment, task_names(run)), []).append(run)
@@ -130,7 +131,7 @@ def step_size(run: RecordedRun) -> Any:
 
 
 def _entries(runs: Sequence[RecordedRun]) -> tuple[Entry, ...]:
-    order = list(METHODS)
+    order = list(LAB_METHODS)
     methods = sorted({run.method for run in runs}, key=lambda m: (order.index(m) if m in order else len(order), m))
     keyed: dict[tuple[str, str], list[RecordedRun]] = {}
     for method in methods:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from stimulus_moo import METHODS
+from stimulus_moo.lab.methods import LAB_METHODS
 
 #: Background colours of the light and the dark page.
 BACKGROUNDS = ("#ffffff", "#14181e")
@@ -49,6 +49,7 @@ STYLES: Mapping[str, Style] = MappingProxyType(
         "vr-scalarisation": Style("#4c5a68", "#a9b7c6", "longdash", "x", 1.8),
         "scalarisation": Style("#6e7781", "#98a2ae", "dot", "cross", 2.6),
         "scalarisation-adam": Style("#84622f", "#cfae7c", "dashdot", "cross-open", 2.6),
+        "upgrad-adam": Style("#5f7d00", "#b5d334", "longdash", "bowtie", 2.2),
     }
 )
 
@@ -71,7 +72,7 @@ _STEPS = (
 
 def style_named(title: str) -> Style | None:
     """Return the style of a method by its title or name, or None for an unknown method."""
-    names = {method.title: name for name, method in METHODS.items()}
+    names = {method.title: name for name, method in LAB_METHODS.items()}
     return STYLES.get(names.get(title, title))
 
 

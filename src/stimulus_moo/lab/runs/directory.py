@@ -29,7 +29,7 @@ from stimulus_moo.lab.runs.storage import RunError, plain, read_json
 SETTINGS, METRICS, SUMMARY = "settings.json", "metrics.jsonl", "summary.json"
 CELLS, STUDY = "cells.jsonl", "study.json"
 #: Settings that older directories do not have, with the value that they had there.
-ADDED: Mapping[str, Any] = {"reweigh": 1}
+ADDED: Mapping[str, Any] = {"reweigh": 1, "decay": 0.0}
 
 
 def run_folder(out: Path, experiment: str, method: str, seed: int) -> Path:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stimulus_moo import METHODS, InvalidOption, StimulusWarning
+from stimulus_moo import InvalidOption, StimulusWarning
+from stimulus_moo.lab.methods import LAB_METHODS
 from stimulus_moo.lab.runs.directory import ADDED, METRICS, SETTINGS, STUDY, SUMMARY
 from stimulus_moo.lab.runs.schema import record_problem, settings_problem, study_problem, summary_problem
 from stimulus_moo.lab.runs.storage import RunError, read_json, read_lines
@@ -65,7 +66,7 @@ def load_runs(folder: str | Path) -> list[RecordedRun]:
             runs.append(_load_run(path.parent, {**ADDED, **settings}))
         except RunError as error:
             _warn(f"{error}; the run is left out")
-    order = list(METHODS)
+    order = list(LAB_METHODS)
     return sorted(runs, key=lambda run: (run.experiment, _rank(order, run.method), run.method, run.seed))
 
 

@@ -69,7 +69,7 @@ _SETTINGS: dict[str, Check] = {
     **dict.fromkeys(
         ("batch_size", "steps", "gradients", "passes", "n", "evaluate_every", "targets", "threads"), _count
     ),
-    **dict.fromkeys(("momentum", "seconds", "c_gamma", "c_epsilon", "alpha", "beta", "gamma", "rho"), _number),
+    **dict.fromkeys(("momentum", "seconds", "decay", "c_gamma", "c_epsilon", "alpha", "beta", "gamma", "rho"), _number),
     **dict.fromkeys(("lr", "period", "reweigh", "epsilon", "sigma2"), _number_or_text),
     **dict.fromkeys(("lr_of", "sigma2_of"), _dict_of(_number_or_text)),
     **dict.fromkeys(("versions", "machine"), _dict_of(_scalar)),

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stimulus_moo import METHODS, NonFiniteError, Progress, fit
+from stimulus_moo import NonFiniteError, Progress, fit
 from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
+from stimulus_moo.lab.methods import LAB_METHODS
 from stimulus_moo.lab.problem import Problem
+from stimulus_moo.lab.runs.decay import decay_of
 from stimulus_moo.lab.runs.directory import SETTINGS, SUMMARY, check_same, describe
 from stimulus_moo.lab.runs.interrupts import Interrupted, Stop, deferred
 from stimulus_moo.lab.runs.recorder import Bystander, Recorder
@@ -70,7 +72,7 @@ class Training:
         recorder = kind(self.out, describe({**self.asked(), **about, **found}), self.every)
         total = None if self._limit is None else getattr(self.settings, self._limit)
         if progress is not None:
-            progress.begin(f"{METHODS[self.method].title}, seed {self.seed}", total)
+            progress.begin(f"{LAB_METHODS[self.method].title}, seed {self.seed}", total)
         with deferred(lambda: _say_stopping(progress)) as stop:
             try:
                 ended = self._fit(problem, recorder, stop, resume, progress)
@@ -104,6 +106,7 @@ class Training:
                 progress.show(done, told.record["losses"])
             return stop.number is not None
 
+        options = self.settings.for_method(self.method)
         try:
             result = fit(
                 problem.model,
@@ -111,14 +114,14 @@ class Training:
                 problem.data,
                 shared=problem.shared,
                 seed=self.seed,
-                callbacks=[recorder, show],
+                callbacks=[recorder, show, *decay_of(self.settings, options["lr"])],
                 progress=False,
                 checkpoint=self.out,
                 checkpoint_every=self.every,
                 resume=resume,
                 workers=self.workers,
                 on_nonfinite=self.on_nonfinite,
-                **self.settings.for_method(self.method),
+                **options,
             )
         except NonFiniteError as error:
             last = recorder.diverge()

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from stimulus_moo import NonFiniteError, fit
 from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
+from stimulus_moo.lab.runs.decay import decay_of
 
 #: Default grid; it is extended by factors of about 3 if the best value is at an edge.
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -74,7 +75,7 @@ def _final_loss(
     experiment: Experiment, method: str, settings: ExperimentSettings, lr: float, seed: int, data: Path | None
 ) -> float:
     problem = experiment.build(settings, seed, data)
-    chosen = {**settings.for_method(method), "lr": lr, "evaluate_every": None}
+    chosen = {**settings.for_method(method), "lr": lr, "evaluate_every": None, "callbacks": decay_of(settings, lr)}
     try:
         result = fit(problem.model, problem.losses, problem.data, shared=problem.shared, seed=seed, **chosen)
     except NonFiniteError:
