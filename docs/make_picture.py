@@ -22,17 +22,20 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 
 from benchmarks.problems import CASES
 from stimulus_moo import Progress, fit
-from stimulus_moo.lab.cli.demo import DEMO_METHODS
+from stimulus_moo.lab.cli.demo import DEMO_METHODS, DEMO_SEEDS, DEMO_SETTINGS
+from stimulus_moo.lab.experiments import EXPERIMENTS
 from stimulus_moo.lab.methods import fit_options
 from stimulus_moo.lab.report.curves import aggregate, loss_curve
 from stimulus_moo.lab.report.drawing import DASHES
 from stimulus_moo.lab.report.groups import group_runs
 from stimulus_moo.lab.report.palette import STYLES
 from stimulus_moo.lab.runs import load_runs
+from stimulus_moo.lab.runs.decay import decay_of
 
 HERE = Path(__file__).parent
 LABELS = {
@@ -89,11 +92,31 @@ def logistic() -> dict[str, Any]:
     return found
 
 
+def short_memory() -> dict[str, Any]:
+    """Return the mean losses on the digits of Adam with the memory of auto, beta2 = 0.95, at its best learning rate."""
+    experiment = EXPERIMENTS["digits"]
+    settings = experiment.settings.override(DEMO_SETTINGS)
+
+    def end(lr: float, seed: int) -> float:
+        torch.manual_seed(seed)
+        problem = experiment.build(settings, seed, None)
+        torch.manual_seed(seed)
+        options = {**settings.for_method("scalarisation-adam"), "lr": lr, "evaluate_every": None}
+        options["optimizer"] = lambda parameters: torch.optim.Adam(parameters, lr=lr, betas=(0.9, 0.95))
+        options["callbacks"] = decay_of(settings, lr)
+        found = fit(problem.model, problem.losses, problem.data, seed=seed, progress=False, **options)
+        return float(np.mean(found.losses))
+
+    rates = {lr: end(lr, TUNING_SEED) for lr in (0.003, 0.01, 0.03)}
+    lr = min(rates, key=rates.__getitem__)
+    return {"lr": lr, "losses": [end(lr, seed) for seed in range(DEMO_SEEDS)]}
+
+
 def curves(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the curve of every method, for the left and for the right panel."""
     kept = folder / "picture.json"
     if not kept.exists():
-        kept.write_text(json.dumps(logistic()), encoding="utf-8")
+        kept.write_text(json.dumps({**logistic(), "short memory": short_memory()}), encoding="utf-8")
     stored = json.loads(kept.read_text(encoding="utf-8"))
     left = {
         method: aggregate([(np.array(x), np.array(y)[:, None]) for x, y in stored[method]["runs"]]) for method in SHOWN
@@ -113,6 +136,8 @@ def print_table(folder: Path) -> None:
         loss, digits = (np.mean([end[name] for end in ends]) for name in ("full_losses", "stationarity"))
         left = np.mean([y[-1] for _, y in stored[method]["runs"]])
         print(f"| {LABELS[method]} | {loss:.2g} | {digits:.1e} | {left:.1e} |")
+    short = stored["short memory"]
+    print(f"Adam with beta2 = 0.95 and the learning rate {short['lr']}, digits: {np.mean(short['losses']):.1e}")
 
 
 def draw(left: dict[str, Any], right: dict[str, Any], *, dark: bool, narrow: bool) -> Figure:
@@ -122,10 +147,10 @@ def draw(left: dict[str, Any], right: dict[str, Any], *, dark: bool, narrow: boo
     figure.patch.set_facecolor("none")
     panels = figure.subplots(2 if narrow else 1, 1 if narrow else 2)
     titles = (
-        ("The noise of a batch stays", "Pareto stationarity", "logistic regression, three sets of labels", 0, PASSES),
-        ("The network can fit its data", "mean training loss", "two overlapping digits, small network", -2, 60_000),
+        ("The noise of a batch stays", "Pareto stationarity", "logistic regression, three sets of labels", 0),
+        ("The network can fit its data", "mean training loss", "two overlapping digits, small network", -2),
     )
-    for panel, found, (title, label, about, column, end) in zip(panels, (left, right), titles, strict=True):
+    for panel, found, (title, label, about, column) in zip(panels, (left, right), titles, strict=True):
         panel.set_facecolor("none")
         for method in reversed(SHOWN):
             curve, style = found[method], STYLES[method]
@@ -134,7 +159,7 @@ def draw(left: dict[str, Any], right: dict[str, Any], *, dark: bool, narrow: boo
             panel.plot(x, mean, color=colour, lw=0.8 * style.width, ls=DASHES[style.dash], label=LABELS[method])
             panel.fill_between(x, curve.low[:, column], curve.high[:, column], color=colour, alpha=0.15, lw=0)
         panel.set_yscale("log")
-        panel.set_xlim(0, end)
+        panel.set_xlim(0, PASSES if found is left else DEMO_SETTINGS["passes"])
         panel.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
         panel.set_title(f"{title}\n", loc="left", color=ink, fontweight="bold", fontsize=12)
         panel.text(0, 1.02, f"{label}; {about}", transform=panel.transAxes, color=ink, fontsize=9.5)
