@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stimulus_moo.errors import InvalidOption, InvalidWeights, StateMismatch
 from stimulus_moo.state import Stateful, describe
+from stimulus_moo.weightings.aggregators import without_aggregator
 
 GramianToWeights = Callable[[Tensor], Tensor]  #: a weighting of this library, of TorchJD or a plain function
 _MODULE_NAMES = frozenset(vars(torch.nn.Module()))  # attributes of every module
@@ -88,8 +89,8 @@ class Adapter(Weighting):
 
 
 def as_weighting(weighting: Any) -> Weighting:
-    """Return a Weighting, wrapping any other callable."""
-    return weighting if isinstance(weighting, Weighting) else Adapter(weighting)
+    """Return a Weighting, wrapping any other callable; of an aggregator of TorchJD its weighting is taken."""
+    return weighting if isinstance(weighting, Weighting) else Adapter(without_aggregator(weighting))
 
 
 def spread(weights: Any, present: Sequence[int], objectives: int) -> Tensor:
