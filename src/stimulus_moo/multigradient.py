@@ -247,8 +247,8 @@ class MultiGradient(Stateful):
 
     @property
     def engine(self) -> str:
-        """How rows are differentiated; ``"auto"`` until the first step has shown how many objectives there are."""
-        return self.store.engine.name
+        """How rows were differentiated at the last step; ``"auto"`` until it is known how many objectives there are."""
+        return self.store.engine.in_use
 
     @property
     def skipped(self) -> int:

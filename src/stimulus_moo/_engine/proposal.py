@@ -74,7 +74,7 @@ class Proposal:
         self._before = 0, 0, 0  # the cost of solving before the step
         self._grad_mode = torch.is_grad_enabled()
         self._snapshot = mg.objective.snapshot()
-        self._engine = mg.store.engine.name
+        self._engine = mg.store.engine.name, mg.store.engine.uncompiled
         self._states = [(part, part.state_dict()) for part in mg.stateful_parts]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -339,7 +339,7 @@ class Proposal:
             self._transaction.roll_back()
         with DeferredInterrupts():
             self._snapshot.restore()
-            mg.store.engine.name = self._engine
+            mg.store.engine.name, mg.store.engine.uncompiled = self._engine
             self._restore_states()
             self.open = False
 
