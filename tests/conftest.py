@@ -45,3 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.lab)
         if item.nodeid.startswith(SLOW) and not path.startswith(NOT_SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def unchecked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch the check of the first steps off, except in modules with ``CHECKED = True``.
+
+    Tests count evaluations, and call ``backward`` without an optimizer on purpose.
+    """
+    if not getattr(request.module, "CHECKED", False):
+        monkeypatch.setattr("stimulus_moo.multigradient.LoopCheck", lambda: None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+CHECKED = True  # what users are shown gives no warnings
 EXAMPLES = Path(__file__).parents[1] / "examples"
 RUN_ELSEWHERE = {"lightning_manual", "accelerate_loop"}  # tests/distributed/test_trainers.py
 

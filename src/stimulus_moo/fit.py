@@ -63,6 +63,7 @@ def fit(
     mu: float | None = None,
     seed: int = 0,
     on_nonfinite: str = "raise",
+    check: bool = True,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
@@ -110,6 +111,7 @@ def fit(
         seed: of all draws except the model's own (initialization, dropout), which use torch's global random state.
         on_nonfinite: as for ``MultiGradient``. ``"raise"`` saves a checkpoint of the last finite step first; a run can
             be resumed with the other choice.
+        check: as for ``MultiGradient``: look for mistakes in the first steps.
         callbacks: called with a ``Progress`` after every step; returning True ends the run.
         progress: True shows a progress bar, False does not, None shows one if standard error is a terminal.
         checkpoint, checkpoint_every: a folder for checkpoints, and the steps between them; the last step is saved too.
@@ -189,6 +191,7 @@ def fit(
         counts=counts,
         engine=engine,
         on_nonfinite=on_nonfinite,
+        check=check,
         process_group=process_group,
         shard=shard,
     )

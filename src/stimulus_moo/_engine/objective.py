@@ -175,6 +175,10 @@ class Objective:
                 returned = self.losses(self.model, piece)
         return returned
 
+    def label(self, objective: int) -> str:
+        """Return how messages call an objective."""
+        return f"loss {objective}"
+
     def write_gradients(self, direction: Sequence[Tensor | None], *, copy: bool = False) -> None:
         """Write one gradient per trainable parameter into ``p.grad``; frozen parameters have none.
 
