@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import stimulus_moo
+import tests.database  # noqa: F401  # it checks the table when it is imported: before a page adds a row
 from stimulus_moo import METHODS, errors
 
 CHECKED = True  # what users are shown gives no warnings

@@ -24,8 +24,8 @@ means over the whole training set of the experiment. `samples` counts each sampl
 per-sample evaluation of all gradients, `passes` every per-sample derivative of one scalar: one per task for a
 multi-gradient, one for a weighted loss. The scalarisation baselines are plain SGD and Adam on the mean of the losses
 with the best learning rate of a grid; the paper has no such baseline. Verdicts follow from the rules in
-`lab/report/claims.py` and in each study: *holds* at the paper's settings, *holds with another step size*, or *does not
-hold*. Seconds are wall-clock time of the steps on a shared machine: compare gradient evaluations
+`lab/report/claims.py` and in each study: *holds* at the paper's settings, *holds with another step size*, *does not
+hold*, or *not shown* where no method it compares was trained. Seconds are wall-clock time of the steps on a shared machine: compare gradient evaluations
 or, with the scalarisations, passes instead.
 """
 
