@@ -23,7 +23,7 @@ from stimulus_moo.methods import MethodOptions, Settings, check_options, find_me
 from stimulus_moo.training.checkpoint import Checkpoints
 from stimulus_moo.training.history import Result
 from stimulus_moo.training.limits import Limits
-from stimulus_moo.training.progress import Callback, Progress, progress_bar
+from stimulus_moo.training.progress import Callback, progress_bar
 from stimulus_moo.training.run import Run, take_over
 from stimulus_moo.weightings.base import GramianToWeights
 
@@ -78,7 +78,7 @@ def fit(
 
     Args:
         model: a ``torch.nn.Module``; it is trained in place, on its device.
-        losses: ``losses(model, batch)`` returns the S mean losses of a batch.
+        losses: ``losses(model, batch)`` returns the S mean losses of a batch, as a tuple, a 1-D tensor or a dict.
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
         method: a name of ``METHODS``; ``"auto"`` is Adam on balanced weights, which are solved for in Adam's metric
@@ -235,7 +235,7 @@ def _train(
                 raise
             if limits.evaluate_every and run.step % limits.evaluate_every == 0:
                 run.evaluate()
-            told = Progress(run.step, run.history.last(), run.model, run.multigradient, run.optimizer)
+            told = run.progress()
             move_bar(told)
             ended = [callback(told) for callback in callbacks]
             run.stopped = "callback" if run.group.any(any(ended)) else limits.reached(run)

@@ -46,7 +46,8 @@ class MultiGradient(Inspection):
 
     Args:
         model: a ``torch.nn.Module``, also one from ``torch.compile``; names in states are those of the original.
-        losses: ``losses(model, batch)`` returns the S mean losses, as a tuple of 0-d tensors or a 1-D tensor.
+        losses: ``losses(model, batch)`` returns the S mean losses, as a tuple of 0-d tensors, a 1-D tensor, or a dict,
+            whose names then appear in ``Step``, histories, logs and errors.
         estimator: how gradients are estimated, e.g. ``Recursive(anchor, period)``.
         weighting: any callable from the S x S Gramian of the rows to S weights, also TorchJD's; default ``MinNorm()``.
         shared: the parameters whose gradients decide the weights (the trunk of a multi-head model); default all.

@@ -119,6 +119,7 @@ class Compiler:
             objective.model,
             objective.losses,
             objective.names,
+            objective.loss_names,
             objective.returned,
             arranged.blocks_cut(),
             objective.decisive,

@@ -41,6 +41,7 @@ from stimulus_moo.training.description import (
 )
 from stimulus_moo.training.history import History, Result
 from stimulus_moo.training.limits import COSTS
+from stimulus_moo.training.progress import Progress
 from stimulus_moo.training.random_clock import RandomClock
 from stimulus_moo.training.state_checks import check_parts, check_seconds
 from stimulus_moo.weightings.base import GramianToWeights
@@ -166,10 +167,16 @@ class Run:
             anchored=step.anchored,
             lr=rate,
         )
+        self.history.names = step.names
         if step.skipped:
             self.history.skip()
         self.step += 1
         self.measured = None
+
+    def progress(self) -> Progress:
+        """Return what callbacks are told after a step."""
+        record, names = self.history.last(), self.history.names
+        return Progress(self.step, record, self.model, self.multigradient, self.optimizer, names)
 
     def settle(self) -> None:
         """Let the guard judge the last step: on the next batch, or for a stream on the last batch again."""
@@ -201,7 +208,7 @@ class Run:
                 raise
             logger.warning("not evaluated after %d steps: %s", self.step, error)
             return None
-        self.measured = found
+        self.measured, self.history.names = found, objective.loss_names
         if len(self.history):
             self.history.evaluated(found.stationarity, found.losses)
         return found

@@ -1,5 +1,6 @@
 """A callback for ``fit`` that writes its history for TensorBoard."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch.distributed as dist
 
 from stimulus_moo.errors import MissingDependency
 from stimulus_moo.options import positive_integer
+from stimulus_moo.training.history import by_name
 from stimulus_moo.training.progress import Progress
 
 
@@ -44,7 +46,7 @@ class TensorBoardLogger:
             return
         if self._writer is None:
             self._writer = self._make(self._folder, purge_step=told.record["step"])
-        for name, value in _scalars(told.record).items():
+        for name, value in _scalars(told.record, told.names).items():
             self._writer.add_scalar(name, value, told.record["step"])
         self._writer.flush()
 
@@ -55,7 +57,7 @@ class TensorBoardLogger:
             self._writer = None
 
 
-def _scalars(record: dict[str, Any]) -> dict[str, float]:
+def _scalars(record: dict[str, Any], losses: Sequence[str] = ()) -> dict[str, float]:
     """Return a record of the history as a dict from tag to scalar.
 
     >>> _scalars({"samples": 8, "gradients": 8, "passes": 16, "losses": [0.5], "weights": [1.0], "sq_norm": 0.25})
@@ -63,8 +65,8 @@ def _scalars(record: dict[str, Any]) -> dict[str, float]:
     """
     names = ("sq_norm", "lr", "samples", "gradients", "passes", "seconds", "stationarity")
     return {
-        **{f"loss/{s}": value for s, value in enumerate(record["losses"])},
-        **{f"weight/{s}": value for s, value in enumerate(record["weights"])},
-        **{f"full_loss/{s}": value for s, value in enumerate(record.get("full_losses", ()))},
+        **by_name("loss/", record["losses"], losses),
+        **by_name("weight/", record["weights"], losses),
+        **by_name("full_loss/", record.get("full_losses", ()), losses),
         **{name: record[name] for name in names if name in record},
     }

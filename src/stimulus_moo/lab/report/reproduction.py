@@ -25,8 +25,8 @@ per-sample evaluation of all gradients, `passes` every per-sample derivative of 
 multi-gradient, one for a weighted loss. The scalarisation baselines are plain SGD and Adam on the mean of the losses
 with the best learning rate of a grid; the paper has no such baseline. Verdicts follow from the rules in
 `lab/report/claims.py` and in each study: *holds* at the paper's settings, *holds with another step size*, *does not
-hold*, or *not shown* where no method it compares was trained. Seconds are wall-clock time of the steps on a shared machine: compare gradient evaluations
-or, with the scalarisations, passes instead.
+hold*, or *not shown* where no method it compares was trained. Seconds are wall-clock time of the steps on a shared
+machine: compare gradient evaluations or, with the scalarisations, passes instead.
 """
 
 _LOOSE_ENDS = """## Details the paper leaves open, and our choices
