@@ -58,3 +58,30 @@ class Gradients:
         """Return how many tensors use the memory, and how many references there are to each gradient."""
         tensors = 0 if _use_count is None else int(_use_count(self._flat.untyped_storage()._cdata))
         return [tensors, *map(sys.getrefcount, self._views)]
+
+
+def overwritten(parameter: Tensor, value: Tensor) -> bool:
+    """Copy a value into the memory of ``p.grad``; return False, with nothing done, if that is not ours alone.
+
+    Fresh memory of this size would come from the system, page by page.
+    """
+    old = parameter.grad
+    if old is None or old.shape != value.shape or old.stride() != value.stride() or old.dtype != value.dtype:
+        return False
+    if type(old) is not Tensor or old.requires_grad or not old.is_cpu or _use_count is None:
+        return False
+    alone = sys.getrefcount(old) == _ALONE and _use_count(old.untyped_storage()._cdata) == 2
+    if alone:
+        old.copy_(value)
+    return alone
+
+
+def _references_of_one() -> int:
+    """Return the count of references to a gradient that only its parameter and one variable refer to."""
+    parameter = torch.zeros(1, requires_grad=True)
+    parameter.grad = torch.zeros(1)
+    old = parameter.grad
+    return sys.getrefcount(old)
+
+
+_ALONE = _references_of_one()
