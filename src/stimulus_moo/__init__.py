@@ -46,6 +46,7 @@ from stimulus_moo.training.progress import Progress
 from stimulus_moo.training.random_clock import RandomClock
 from stimulus_moo.training.tensorboard import TensorBoardLogger
 from stimulus_moo.weightings import (
+    WEIGHTINGS,
     Averaged,
     Balanced,
     Fixed,
@@ -63,6 +64,7 @@ __version__ = "0.1.0"
 __all__ = [
     "METHODS",
     "PAPER_METHODS",
+    "WEIGHTINGS",
     "Adaptive",
     "AdaptiveBatch",
     "Averaged",

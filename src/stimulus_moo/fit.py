@@ -48,7 +48,7 @@ def fit(
     tolerance: float | None = None,
     evaluation: Iterable[Any] | None = None,
     evaluate_every: int | None = None,
-    weighting: GramianToWeights | None = None,
+    weighting: GramianToWeights | str | None = None,
     reweigh: int | str | None = None,
     gramian: str = "exact",
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
@@ -98,7 +98,7 @@ def fit(
         evaluation: batches to evaluate on; default: the whole data set. Evaluations do not change the counters.
         evaluate_every: steps between evaluations, besides the one at the end; with a tolerance the default is
             ``period``, or 100 if that is ``"auto"``.
-        weighting: replaces the method's weighting.
+        weighting: replaces the method's weighting; an object or a name, as for ``MultiGradient``.
         reweigh, gramian: as for ``MultiGradient``: when weights are solved for, None for the method's own rule, and
             from which Gramian.
         optimizer: a function from parameters to an optimizer, replaces the method's; ``lr="auto"`` sets its rate.

@@ -16,6 +16,7 @@ from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Adaptive, Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
 from stimulus_moo.optim import HeavyBall
 from stimulus_moo.options import Schedule
+from stimulus_moo.plugins import load_installed
 from stimulus_moo.weightings import Balanced, Fixed, MinNorm, ProjectedDescent, Smoothed, Weighting
 
 
@@ -188,6 +189,8 @@ def find_method(name: str) -> Method:
     'STIMULUS-M+'
     """
     key = str(name).lower()
+    if key not in METHODS:
+        load_installed()
     if key not in METHODS:
         raise InvalidOption(f"method {name!r} is unknown; {_suggest(key, METHODS)}")
     return METHODS[key]

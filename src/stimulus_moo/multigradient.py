@@ -31,6 +31,7 @@ from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import GramianToWeights, as_weighting
 from stimulus_moo.weightings.metric import Metric, Scalings
 from stimulus_moo.weightings.min_norm import MinNorm
+from stimulus_moo.weightings.names import find_weighting
 
 
 class MultiGradient(Inspection):
@@ -49,7 +50,8 @@ class MultiGradient(Inspection):
         losses: ``losses(model, batch)`` returns the S mean losses, as a tuple of 0-d tensors, a 1-D tensor, or a dict,
             whose names then appear in ``Step``, histories, logs and errors.
         estimator: how gradients are estimated, e.g. ``Recursive(anchor, period)``.
-        weighting: any callable from the S x S Gramian of the rows to S weights, also TorchJD's; default ``MinNorm()``.
+        weighting: any callable from the S x S Gramian of the rows to S weights, also TorchJD's, or a name of
+            ``WEIGHTINGS`` such as ``"balanced"`` or ``"upgrad"``; default ``MinNorm()``.
         shared: the parameters whose gradients decide the weights (the trunk of a multi-head model); default all.
         micro_batch: evaluate at most so many samples at once; same result, memory does not grow with the batch.
         batch_size: a function from a batch to its size, where that is not the leading dimension of its first tensor.
@@ -104,7 +106,7 @@ class MultiGradient(Inspection):
         model: torch.nn.Module,
         losses: Losses,
         estimator: Estimator,
-        weighting: GramianToWeights | None = None,
+        weighting: GramianToWeights | str | None = None,
         *,
         shared: Iterable[Tensor] | None = None,
         micro_batch: int | None = None,
@@ -125,7 +127,7 @@ class MultiGradient(Inspection):
         self._group, self._shard = find_group(process_group, shard), shard
         check_estimator(estimator, self._group.size)
         self.estimator = estimator
-        self.weighting = as_weighting(MinNorm() if weighting is None else weighting)
+        self.weighting = as_weighting(MinNorm() if weighting is None else find_weighting(weighting))
         self.objective = Objective(
             unwrapped(model), losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size, counts=counts
         )

@@ -71,7 +71,7 @@ class Run:
         timed: bool = False,
         reweigh: int | str | None = None,
         gramian: str = "exact",
-        weighting: GramianToWeights | None = None,
+        weighting: GramianToWeights | str | None = None,
         optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         mu: float | None = None,
