@@ -10,7 +10,7 @@ import pytest
 
 CHECKED = True  # what users are shown gives no warnings
 EXAMPLES = Path(__file__).parents[1] / "examples"
-RUN_ELSEWHERE = {"lightning_manual", "accelerate_loop"}  # tests/distributed/test_trainers.py
+RUN_ELSEWHERE = {"lightning_module", "accelerate_loop", "huggingface_trainer"}  # tests/distributed/test_trainers.py
 
 
 def run(name: str, **options: Any) -> dict[str, Any]:

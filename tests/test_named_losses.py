@@ -16,6 +16,7 @@ from stimulus_moo import (
     MultiGradient,
     NonFiniteError,
     Recursive,
+    StateMismatch,
     TensorBoardLogger,
     fit,
     measure,
@@ -114,6 +115,24 @@ def test_other_names_than_before_are_refused() -> None:
     mg.backward(X[:4])
     with pytest.raises(InvalidLosses, match=r"a dict with accuracy, fairness, size before and a dict with other now"):
         mg.backward(X[:5])
+
+
+def test_a_state_keeps_the_order_of_the_names() -> None:
+    def reverse(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+        return dict(reversed(named(model, x).items()))
+
+    model = linear()
+    first = MultiGradient(model, named, Recursive([X], 3))
+    first.backward(X[:4])
+    second = MultiGradient(model, reverse, Recursive([X], 3))
+    second.load_state_dict(first.state_dict())
+    a, b = first.backward(X[4:8]), second.backward(X[4:8])
+    assert b.names == NAMES
+    assert torch.equal(a.weights, b.weights)
+    third = MultiGradient(model, lambda m, x: {"a": m(x).mean(), "b": m(x).sum(), "c": m(x).std()}, MiniBatch())
+    third.backward(X)
+    with pytest.raises(StateMismatch, match=r"names is \['accuracy', 'fairness', 'size'\], the losses of this object"):
+        third.load_state_dict({**third.state_dict(), "names": list(NAMES)})
 
 
 def test_fit_records_names(tmp_path: Path) -> None:

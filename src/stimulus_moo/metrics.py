@@ -142,7 +142,7 @@ def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Row
                 assert isinstance(rows, Rows)
                 gramian = rows.gramian(step)
     except BaseException as error:
-        name_losses(error, objective.loss_names)
+        name_losses(error, objective.loss_names or ())
         if store.reducer is not None:
             store.reducer.abandon(store, error)
         raise

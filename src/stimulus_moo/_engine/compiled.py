@@ -119,7 +119,7 @@ class Compiler:
             objective.model,
             objective.losses,
             objective.names,
-            objective.loss_names,
+            objective.loss_names or (),
             objective.returned,
             arranged.blocks_cut(),
             objective.decisive,

@@ -69,7 +69,7 @@ class Objective:
             raise InvalidOption(f"shared must be an iterable of parameters, say model.trunk.parameters(), found {kind}")
         self.shared = None if shared is None else list(shared)
         self.count: int | None = None  # S, known after the first step
-        self.loss_names: tuple[str, ...] = ()  # where losses returns a dict
+        self.loss_names: tuple[str, ...] | None = None  # empty if losses returns no dict; None before the first step
         self.returned = 0  # how many losses the last evaluation returned
         self.tree = ModuleTree(model)
         self.adopt()
@@ -179,7 +179,7 @@ class Objective:
 
     def label(self, objective: int) -> str:
         """Return how messages call an objective."""
-        return label(objective, self.loss_names)
+        return label(objective, self.loss_names or ())
 
     def write_gradients(self, direction: Sequence[Tensor | None], *, copy: bool = False) -> None:
         """Write one gradient per trainable parameter into ``p.grad``; frozen parameters have none.

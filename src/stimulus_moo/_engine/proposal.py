@@ -226,7 +226,7 @@ class Proposal:
             before = None if account.before is None else account.before.tolist()
             mg.reweigh.learn(losses.tolist(), before, cost[2], solved=self._solved, anchored=anchored)
         length = torch.scalar_tensor(sq_norm, dtype=torch.float64)
-        names = mg.objective.loss_names
+        names = mg.objective.loss_names or ()
         step = Step(losses, weights.to(losses, copy=True), length, anchored, self._solved, names=names)
         samples, gradients, passes = mg.samples + cost[0], mg.gradients + cost[1], mg.passes + cost[2]
         remembered = remember(mg, transaction, direction, weights)
@@ -276,7 +276,7 @@ class Proposal:
         objectives = mg.objective.count or mg.objective.returned or error.objectives
         nothing = torch.full((objectives,), torch.nan)
         anchored = self.update is not None and self.update.anchor is not None
-        length, names = torch.tensor(torch.nan, dtype=torch.float64), mg.objective.loss_names
+        length, names = torch.tensor(torch.nan, dtype=torch.float64), mg.objective.loss_names or ()
         return Step(nothing, nothing.clone(), length, anchored, False, skipped=True, names=names)
 
     def _choose(self, fresh: bool, look_back: bool) -> Update:
@@ -327,7 +327,7 @@ class Proposal:
         """Undo the proposal after an error; return whether it is a ``NonFiniteError``, which is kept in ``error``."""
         if self.open:
             self._undo(error)
-        name_losses(error, self._mg.objective.loss_names)
+        name_losses(error, self._mg.objective.loss_names or ())
         if isinstance(error, NonFiniteError):
             self.error = error
         return self.error is error

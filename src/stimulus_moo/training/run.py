@@ -208,7 +208,7 @@ class Run:
                 raise
             logger.warning("not evaluated after %d steps: %s", self.step, error)
             return None
-        self.measured, self.history.names = found, objective.loss_names
+        self.measured, self.history.names = found, objective.loss_names or ()
         if len(self.history):
             self.history.evaluated(found.stationarity, found.losses)
         return found
