@@ -42,6 +42,7 @@ from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim import DoG, HeavyBall
 from stimulus_moo.safeguard import Safeguard
 from stimulus_moo.training.history import History, Result
+from stimulus_moo.training.metrics_logger import MetricsLogger
 from stimulus_moo.training.progress import Progress
 from stimulus_moo.training.random_clock import RandomClock
 from stimulus_moo.training.tensorboard import TensorBoardLogger
@@ -85,6 +86,7 @@ __all__ = [
     "Measurement",
     "MemoryEstimate",
     "Method",
+    "MetricsLogger",
     "MinNorm",
     "MiniBatch",
     "MissingDependency",

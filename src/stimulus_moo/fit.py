@@ -147,6 +147,8 @@ def fit(
     chosen = find_method(method)
     check_options(options)
     checks.flag("guard", guard)
+    if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
+        raise InvalidOption(f"callbacks must be a list of functions, found {callbacks!r}; pass [callback]")
     _check_objects(evaluation, optimizer=optimizer, scheduler=scheduler, collate_fn=collate_fn)
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()  # MultiGradient checks the model
     pin = any(parameter.device.type not in ("cpu", "meta") for parameter in parameters)
@@ -212,7 +214,10 @@ def _check_objects(evaluation: Iterable[Any] | None, **functions: Any) -> None:
     """Raise for what would fail only after the training has begun."""
     for name, function in functions.items():
         if function is not None and not callable(function):
-            raise InvalidOption(f"{name} must be a function or None, found {function!r}")
+            kind = type(function).__name__
+            built = {"optimizer": "parameters", "scheduler": "optimizer"}.get(name)
+            fix = f"; pass {name}=lambda {built}: {kind}({built}, ...)" if built else ""
+            raise InvalidOption(f"{name} must be a function or None, found an object of {kind}{fix}")
     if evaluation is not None:
         require_batches("evaluation", evaluation, again=True)
         for batch in evaluation if isinstance(evaluation, list | tuple) else ():

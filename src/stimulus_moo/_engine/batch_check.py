@@ -42,6 +42,9 @@ def check_batch(mg: MultiGradient, batch: Any) -> list[Finding]:
     What fails in ``losses`` is left to the step, which reports it.
     """
     objective = mg.objective
+    if isinstance(batch, Tensor) and batch.grad_fn is not None:
+        text = f"backward takes the batch and evaluates losses itself, found the result of a computation. {_PAGE}"
+        return [Finding("losses", text)]
     found = [*check_anchor(mg.estimator)]
     first = None if objective.is_empty(batch) else _first_piece(objective, batch)
     if first is None:

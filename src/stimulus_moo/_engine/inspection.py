@@ -33,6 +33,7 @@ class Inspection(Stateful):
     sq_norm: float | None
     t: int
     _supervisor: Any
+    _loop_check: Any
 
     @property
     def norm(self) -> float | None:
@@ -71,6 +72,11 @@ class Inspection(Stateful):
         """
         form, supervised = self.solving_form if self.weighting.needs_rows else None, self._supervisor is not None
         return estimate_memory(self.store, self.estimator, form, self.t, batch, objectives, supervised=supervised)
+
+    @property
+    def checks(self) -> bool:
+        """Whether the first steps are checked for mistakes."""
+        return self._loop_check is not None
 
     @evaluating
     def check(self, batch: Any) -> list[str]:

@@ -85,6 +85,11 @@ class Objective:
                     f"parameters must be initialized, found {name} of a lazy module; run one forward pass first, say "
                     "model(x), so that its shape is known"
                 )
+            if parameter.is_meta:
+                raise InvalidOption(
+                    f"parameters must have values, found {name} on the meta device; call "
+                    "model.to_empty(device=...), then initialize or load them"
+                )
             if not parameter.dtype.is_floating_point:
                 raise InvalidOption(f"parameters must be real floating point, found {name} of {parameter.dtype}")
         self.decisive = self._decisive(list(trainable.values()))  # whose gradients decide the weights

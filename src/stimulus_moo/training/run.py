@@ -102,6 +102,7 @@ class Run:
         if self.schedule is not None and scheduler is not None:
             raise InvalidOption("lr='auto' sets the learning rate itself, found a scheduler beside it; use one of them")
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
+        self.multigradient.warn.given.add("guard")  # it is the default, whether or not the estimator has a use for it
         self.guard = Safeguard(self.optimizer, self.multigradient) if guard else None
         if mu is not None and settings.lr == "auto":
             raise InvalidOption("mu needs a number for lr, found 'auto'; pass a number, or mu=None")

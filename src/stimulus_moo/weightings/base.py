@@ -50,6 +50,9 @@ class Adapter(Weighting):
     deterministic = False  # a user's function may draw random numbers
 
     def __init__(self, function: GramianToWeights) -> None:
+        if isinstance(function, type):
+            name = function.__name__
+            raise InvalidOption(f"weighting must be an object, found the class {name}; pass {name}()")
         if not callable(function):
             raise InvalidOption(
                 f"weighting must be a Weighting or a function from an S x S Gramian to S weights, found {function!r}"
