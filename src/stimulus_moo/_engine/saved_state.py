@@ -39,7 +39,7 @@ def save(mg: MultiGradient) -> dict[str, Any]:
         "skipped": mg.policy.total,
         "skipped_in_a_row": mg.policy.in_a_row,
         "objectives": mg.objective.count,
-        "names": None if mg.objective.loss_names is None else list(mg.objective.loss_names),
+        "names": _names(mg),
         "engine": mg.store.engine.name,
         "rows": [] if proposal is not None and proposal.overwrites else mg.rows(),
         "previous": mg.store.saved_point(),
@@ -81,9 +81,9 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
     for name, (kind, right) in needed.items():
         if not right:
             raise StateMismatch(f"{path}.{name} must be {kind}, found {state[name]!r}")
-    names, own = state["names"], mg.objective.loss_names
+    names, own = state["names"], _names(mg)
     if names is not None and own is not None and sorted(names) != sorted(own):
-        raise StateMismatch(f"{path}.names is {names}, the losses of this object are {list(own)}")
+        raise StateMismatch(f"{path}.names is {names}, the losses of this object are {own}")
     mg.store.check(objectives, state["rows"], state["previous"], state["layout"], path)
     mg.estimator.check_state(state["estimator"], f"{path}.estimator")
     mg.weighting.check_state(state["weighting"], f"{path}.weighting")
@@ -108,6 +108,11 @@ def _check_sizes(state: dict[str, Any], objectives: int | None, path: str) -> No
     for name, value in (state["reweigh"] or {}).items():
         if isinstance(value, list) and len(value) != objectives:
             raise StateMismatch(f"{path}.reweigh.{name} must have {objectives} numbers, found {len(value)}")
+
+
+def _names(mg: MultiGradient) -> list[str] | None:
+    """Return the names of the losses in the order of the rows; None before the first step is committed."""
+    return None if mg.objective.count is None else list(mg.objective.loss_names or ())
 
 
 def _are_names(names: Any, objectives: int | None) -> bool:
