@@ -17,6 +17,7 @@ from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Estimator, MiniBatch
 from stimulus_moo.integrations.logged import scalars
 from stimulus_moo.multigradient import MultiGradient
+from stimulus_moo.training.files import write_whole
 
 _FILE = "multigradient.pt"
 
@@ -119,6 +120,9 @@ class _SaveState(transformers.TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         """Add the file to the folder that was just written."""
-        if self._trainer.multigradient is not None and args.should_save:
+        if self._trainer.multigradient is None:
+            return
+        own = self._trainer.multigradient.state_dict()  # collective: called by all processes
+        if args.should_save:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            torch.save(self._trainer.multigradient.state_dict(), folder / _FILE)
+            write_whole(folder / _FILE, lambda file: torch.save(own, file))
