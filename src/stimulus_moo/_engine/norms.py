@@ -52,7 +52,8 @@ def in_pieces(vector: Tensor) -> bool:
 
 def piece_norms(vector: Tensor) -> Tensor:
     """Return the norms of the pieces of a contiguous vector."""
-    return torch.linalg.vector_norm(vector.detach().view(-1, PIECE), dim=1)
+    norms: Tensor = torch.linalg.vector_norm(vector.detach().view(-1, PIECE), dim=1)
+    return norms
 
 
 def known_squares(squares: float) -> bool:
