@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stimulus_moo import InvalidOption, Recursive
 
+CHECKED = True
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, not ours
 
