@@ -31,9 +31,10 @@ from tests.test_docs import DOCS, blocks, start
 @pytest.fixture(scope="module")
 def page() -> Iterator[dict[str, Any]]:
     """Run the page, which adds its row; add its entries and its estimator as the page says."""
-    before, names = dict(stimulus_moo.METHODS), start()
+    before, weightings, names = dict(stimulus_moo.METHODS), dict(stimulus_moo.WEIGHTINGS), start()
     for block in blocks(DOCS / "add-a-method.md"):
         exec(compile(block, "add-a-method.md", "exec"), names)
+    del stimulus_moo.METHODS["imtl-adam"]  # the page's plug-in, which is not part of the repository
     entry, estimator = names["method_entry"], names["estimator_entry"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(database.METHODS, entry.name, entry)
@@ -43,6 +44,8 @@ def page() -> Iterator[dict[str, Any]]:
         yield names
     stimulus_moo.METHODS.clear()
     stimulus_moo.METHODS.update(before)
+    stimulus_moo.WEIGHTINGS.clear()
+    stimulus_moo.WEIGHTINGS.update(weightings)
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ MISTAKES = (
         trained((x for x in X), method="stimulus", batch_size=2, period=2, lr=0.1),
         "needs a data set with a length, found a stream",
     ),
-    Mistake("a stream without sizes", trained(x for x in X), "batch_size and period must be given for a stream"),
+    Mistake("a stream without sizes", trained(x for x in X), "batch_size must be given for a stream"),
     # the model
     Mistake(
         "a list of models", lambda: MultiGradient([line()], losses, MiniBatch()), "model must be a torch.nn.Module"
