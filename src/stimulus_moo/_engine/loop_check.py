@@ -36,6 +36,10 @@ NOT_MOVED = (
     f"optimizer.step() did not change any parameter in {FIRST_STEPS} steps: is zero_grad called between backward and "
     f"step, or is the learning rate 0? backward overwrites p.grad, so zero_grad is not needed. {_PAGE}"
 )
+NOT_DIVIDED = (
+    "every process has evaluated the same anchor, so an anchor costs that many times as much; give "
+    f"each its part, say DataLoader(Subset(data, range(rank, len(data), processes))). {_PAGE}"
+)
 
 
 class LoopCheck:
@@ -67,6 +71,8 @@ class LoopCheck:
         """Remember where the parameters are, and look at the weights."""
         if self._left and not step.skipped and mg.sq_norm:
             self._seen, self.due = _fingerprint(mg.objective.parameters), True
+        if step.anchored and mg.store.undivided:
+            mg.warn("divided", NOT_DIVIDED)
         if (mg.sq_norm == 0.0 or not mg.t % EVERY) and not step.skipped and _plain_min_norm(mg):
             self._look_at_weights(mg, step)
 
