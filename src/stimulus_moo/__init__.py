@@ -39,7 +39,7 @@ from stimulus_moo.fit import fit
 from stimulus_moo.methods import METHODS, PAPER_METHODS, Method
 from stimulus_moo.metrics import Measurement, estimator_error, measure, pareto_stationarity
 from stimulus_moo.multigradient import MultiGradient
-from stimulus_moo.optim import DoG, HeavyBall
+from stimulus_moo.optim import DoG, HeavyBall, SecondMoment
 from stimulus_moo.safeguard import Safeguard
 from stimulus_moo.training.history import History, Result
 from stimulus_moo.training.metrics_logger import MetricsLogger
@@ -106,6 +106,7 @@ __all__ = [
     "Recursive",
     "Result",
     "Safeguard",
+    "SecondMoment",
     "Smoothed",
     "StateMismatch",
     "Step",

@@ -70,18 +70,59 @@ def test_a_loss_may_be_negative() -> None:
     assert not rule.stalled()
 
 
-def test_differences_as_large_as_gradients_are_given_up() -> None:
+def on_trial(cost: int = 480) -> Adaptive:
+    """A rule that has just taken its first anchor; gradients have length 1, batches 6 samples."""
     rule = Adaptive([X])
     for t in range(7):
-        update = rule.update(t)
-        rule.learn(_seen(losses=[1.0, 1.0], gradients=12, anchored=update.anchor is not None))
-        rule.record(1.0, anchored=update.anchor is not None)
+        anchored = rule.update(t).anchor is not None
+        rule.learn(_seen(losses=[1.0, 1.0], gradients=cost if anchored else 6, anchored=anchored))
+        rule.record(1.0, anchored=anchored)
     assert rule.recursive
-    assert rule.update(7) == DIFFERENCE
-    rule.learn(_seen(losses=[1.0, 1.0], gradients=12, change=0.9))  # 0.81 of the mean square of a gradient
-    assert rule.update(8) == FRESH
+    return rule
+
+
+def lasts(rule: Adaptive, changes: list[float], losses: float = 1.0) -> int:
+    """Show the rule differences of these lengths; return how many it made."""
+    for k, change in enumerate(changes):
+        if rule.update(7 + k) == FRESH:
+            return k
+        rule.learn(_seen(losses=[losses, losses], gradients=12, change=change))
+    return len(changes)
+
+
+def test_small_differences_are_used() -> None:
+    q = 480 / 12
+    assert lasts(on_trial(), [0.99 * q**-0.5] * 39) == 39  # q times their square is below that of a gradient
+
+
+def test_differences_that_are_too_large_for_a_period_are_given_up_when_they_grow() -> None:
+    assert lasts(on_trial(), [0.2] * 5 + [0.4] * 30) == 6
+
+
+def test_differences_may_become_small_within_a_period() -> None:
+    assert lasts(on_trial(), [0.97**k for k in range(39)]) == 39
+    assert lasts(on_trial(cost=12 * 20), [0.99**k for k in range(39)]) == 20  # not small after it
+
+
+def test_losses_that_rise_end_a_trial() -> None:
+    assert lasts(on_trial(), [1e-3] * 30, losses=1.1) == 30
+    assert lasts(on_trial(), [1e-3] * 30, losses=1.6) < 4
+
+
+def test_a_second_trial_waits_longer_and_is_the_last() -> None:
+    rule, trials, since = on_trial(), [], 0
+    for t in range(7, 200):
+        update = rule.update(t)
+        anchored, since = update.anchor is not None, since + 1
+        if anchored:
+            trials.append(since)
+        if update == DIFFERENCE:
+            since = 0
+        rule.learn(_seen(losses=[1.0, 1.0], gradients=480 if anchored else 6, anchored=anchored, change=float(t)))
+        rule.record(1.0, anchored=anchored)
+    assert trials == [4 * 6 + 1]
+    assert rule.failures == 2
     assert not rule.recursive
-    assert [rule.update(t) == FRESH for t in range(9, 12)] == [True] * 3  # it takes a while before the next attempt
 
 
 def test_streams_use_the_rule_of_storm() -> None:
@@ -151,6 +192,9 @@ def test_a_state_continues_bit_for_bit(stop: int) -> None:
         ({"fast": [None]}, "fast"),
         ({"level": [-1.0]}, "level"),
         ({"count": -1}, "count"),
+        ({"entry": ["a"]}, "entry"),
+        ({"failures": -1}, "failures"),
+        ({"first": -1.0}, "first"),
     ],
 )
 def test_a_wrong_state_is_refused(change: dict[str, Any], message: str) -> None:

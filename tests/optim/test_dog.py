@@ -223,8 +223,8 @@ def test_in_the_metric_the_rate_is_the_distance_over_the_gradients(kind: Any) ->
     values = [p.detach().clone() for p in model.parameters()]
     beta = optimizer.param_groups[0].get("alpha", optimizer.param_groups[0].get("betas", (0, 0.999))[1])
     corrects = kind is not torch.optim.RMSprop
-    moment, total, distance = [torch.zeros_like(v) for v in values], 0.0, 0.0
-    for t in range(6):
+    moment, total, distance, reach = [torch.zeros_like(v) for v in values], 0.0, 0.0, 1.0
+    for t in range(30):  # until the limit holds
         mg.backward((x, y))
         schedule.step()
         gradients = [p.grad for p in model.parameters()]
@@ -237,8 +237,46 @@ def test_in_the_metric_the_rate_is_the_distance_over_the_gradients(kind: Any) ->
         )
         distance = max(distance, float(moved) ** 0.5)
         total += float(sum((g**2 / d).sum() for g, d in zip(gradients, scale, strict=True)))
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(distance / total**0.5, rel=1e-9)
+        reach = max(reach, (float(moved) / float(sum(d.sum() for d in scale))) ** 0.5)
+        rate = min(1.4 * distance / total**0.5, 0.01 * reach)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(rate, rel=1e-9)
         optimizer.step()
+    assert rate == 0.01
+
+
+def test_the_limit_grows_with_the_distance_covered() -> None:
+    """An entry that has to go far gets there, whatever its unit."""
+    model = nn.Linear(1, 1, bias=False).double()
+    mg = MultiGradient(model, lambda m, x: (m(x) - 1e4).square().mean(0), MiniBatch())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.95))
+    schedule = DoG(optimizer, mg)
+    for _ in range(2500):
+        mg.backward(torch.ones(1, 1, dtype=torch.float64))
+        schedule.step()
+        optimizer.step()
+    assert abs(model.weight.item() - 1e4) < 1e3
+
+
+@pytest.mark.parametrize(("lr", "limited"), [(0.3, True), (1e-5, False)])
+def test_a_given_rate_is_used_up_to_three_times_the_rate_found(lr: float, limited: bool) -> None:
+    model = network()
+    mg = MultiGradient(model, losses, MiniBatch())
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    schedule, own = DoG(optimizer, mg, lr=lr), DoG(torch.optim.Adam(model.parameters(), lr=1.0), mg)
+    for k in range(40):
+        mg.backward((X, Y))
+        schedule.step(k / 40)  # it does not decay
+        optimizer.step()
+    own.load_state_dict({**schedule.state_dict(), "decay": 1.0})
+    assert own.lr is not None
+    assert schedule.lr == (pytest.approx(3 * own.lr) if limited else lr)
+
+
+def test_a_given_rate_must_be_positive() -> None:
+    model = network()
+    mg = MultiGradient(model, losses, MiniBatch())
+    with pytest.raises(InvalidOption, match="lr must be a finite number above 0, found 0"):
+        DoG(torch.optim.Adam(model.parameters()), mg, lr=0.0)
 
 
 def test_in_the_metric_the_rate_does_not_depend_on_the_scale_of_the_losses() -> None:

@@ -56,23 +56,35 @@ class Rising:
 
 
 class Stalls:
-    """Whether differences are used: once losses stall, until they are as large as gradients."""
+    """Whether differences are used: once losses stall, in two trials at most."""
 
     def __init__(self, look, stalled):
-        self.look, self.limit = look, stalled
+        self.look, self.limit, self.ended = look, stalled, 0
         self.fast = self.slow = self.level = self.noise = None
         self.switch(recursive=False)
 
     def switch(self, *, recursive):
-        self.recursive, self.count, self.change, self.cost, self.spent = recursive, 0, None, 0, 0
+        self.recursive, self.count, self.spent = recursive, 0, 0
+        self.changes, self.begin = [], self.fast
+
+    def ends(self):
+        if self.begin is not None and np.mean((self.fast - self.begin) / self.level) >= 0.2:
+            return True
+        if len(self.changes) < 5:
+            return False
+        q = self.cost / (2 * self.size)
+        return q * self.changes[-1] > self.noise and (self.count > q or self.changes[-1] > self.changes[4])
+
+    def due(self):
+        return self.ended < 2 and self.count >= self.look * 4**self.ended
 
     def kind(self, t):
-        if not self.recursive and t and self.count >= self.look:
-            if np.mean((self.slow - self.fast) / self.level) < self.limit:
-                self.switch(recursive=True)
-                return "anchor"
-        elif self.recursive and self.change is not None and self.change > 0.5 * self.noise:
+        if self.recursive and self.ends():
+            self.ended += 1
             self.switch(recursive=False)
+        elif not self.recursive and t and self.due() and np.mean((self.slow - self.fast) / self.level) < self.limit:
+            self.switch(recursive=True)
+            return "anchor"
         if not self.recursive:
             return "alone"
         return "anchor" if self.spent >= self.cost else "difference"
@@ -83,19 +95,24 @@ class Stalls:
             self.cost, self.spent = gradients, 0
         else:
             self.spent += gradients
+            self.size = gradients // (2 if kind == "difference" else 1)
             self.fast, self.slow = running(self.fast, losses, 0.98), running(self.slow, losses, 0.995)
             self.level = running(self.level, np.abs(losses), 0.995)
         if kind == "difference":
-            self.change = running(self.change, difference @ difference, 0.9)
+            old = self.changes[-1] if self.changes else None
+            self.changes.append(running(old, difference @ difference, 0.9))
         if not self.recursive:
             self.noise = running(self.noise, d @ d, 0.98)
 
 
-def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, beta1=0.9, beta2=0.999, eps=1e-8):
-    """Returns the trajectory and the kind of every step: alone, anchor or difference."""
+def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, beta1=0.9, eps=1e-8):
+    """Adam's beta2 is 0.95, and 0.995 while differences are used.
+
+    Returns the trajectory and the kind of every step: alone, anchor or difference.
+    """
     record, kinds, everything = KeptRecord(x0), [], np.arange(problem.n)
     x = record.x[0]
-    last, r, weights, m, v = None, None, None, np.zeros_like(x), np.zeros_like(x)
+    beta2, last, r, weights, m, v = 0.95, None, None, None, np.zeros_like(x), np.zeros_like(x)
     weigh, rising, stalls = BalancedInMetric(), Rising(), Stalls(look, stalled)
     for t in range(steps):
         kind = stalls.kind(t)
@@ -112,7 +129,7 @@ def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, beta1=0.9, beta
         passes = problem.objectives * gradients if solved else gradients
         stalls.learn(kind, losses, gradients, difference, d)
         rising.learn(losses, before, passes, solved=solved, anchored=kind == "anchor")
-        last, r = x, d
+        last, r, beta2 = x, d, 0.995 if stalls.recursive else 0.95
         m, v = beta1 * m + (1 - beta1) * d, beta2 * v + (1 - beta2) * d**2
         x = x - lr * (m / (1 - beta1 ** (t + 1))) / (np.sqrt(v / (1 - beta2 ** (t + 1))) + eps)
         record.add(weights, d, x, solved, samples=len(A), gradients=gradients, passes=passes)

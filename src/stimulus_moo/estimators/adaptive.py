@@ -15,9 +15,10 @@ FRESH = Update(keep=0.0, now=1.0)
 STREAM = Update(keep=0.9, now=1.0, before=-0.9)  # MoCo+'s rule with beta = 0.1, where there is no anchor
 
 FAST, SLOW, SHORT = 0.98, 0.995, 0.9  # memories of running means: about 50, 200 and 10 steps
-STALLED = 0.03  # losses that fall by less than this share over the slower memory have stalled
-LOOK = 300  # steps from which on the running means tell something
-LARGE = 0.5  # largest mean square of a difference, relative to that of a batch's gradient
+STALLED, RISEN = 0.03, 0.2  # relative fall of the losses over the slower memory, and rise since the switch
+LOOK, AGAIN, TRIALS = 300, 4, 2  # steps before the first trial; so many times as many before the second, and last, one
+FIRST = 5  # differences of a trial with which later ones are compared
+STREAM_PERIOD = 10  # steps for which the rule for streams remembers a difference
 
 
 class Adaptive(Estimator):
@@ -26,20 +27,25 @@ class Adaptive(Estimator):
     .. code-block:: text
 
         m_s, M_s  <- running means of f_A^s(x_t) over about 50 and 200 steps,   l_s of |f_A^s(x_t)| over 200
-        stalled   if  mean over s of (M_s - m_s) / l_s < 0.03,  300 steps after the last change at the earliest
+        stalled   if  mean over s of (M_s - m_s) / l_s < 0.03
 
-        alone:      u_t = grad F_A(x_t)                                             until stalled
+        alone:      u_t = grad F_A(x_t)                                             until stalled, at least 300 steps
         recursive:  u_t = mean of grad F_j(x_t) over the anchor                     first, and when the steps since the
                                                                                     last anchor have cost as much as it
                     u_t = u_{t-1} + grad F_A(x_t) - grad F_A(x_{t-1})               otherwise
-                    until  mean of ||grad f_A(x_t) - grad f_A(x_{t-1})||^2 > 0.5 mean of ||grad f_A||^2
+                    until  q mean of ||grad f_A(x_t) - grad f_A(x_{t-1})||^2  >  mean of ||grad f_A||^2,
+                    or     mean over s of (m_s - m_s at the switch) / l_s > 0.2
+
+    q is the number of differences between two anchors. Within the first q the first condition is waived while
+    differences become smaller. If a trial ends, the next one is made 1,200 steps later at the earliest; there are two.
 
     Derivation: a step of length eta along a gradient with variance R decreases a loss of smoothness L in the mean by
     eta ||grad f||^2 - eta^2 L (||grad f||^2 + R) / 2. While the first term dominates, losses fall, and the second point
     of a difference is wasted. They stall when the two are equal: then less noise is the only way to go on, besides
-    shorter steps. A model that can fit its data never stalls, since R vanishes with the losses. The variance of a
-    recursive difference is proportional to the squared length of the step. If it is not smaller than that of the
-    batch's gradient, differences are useless at these steps, and the rule returns to the batch's gradient.
+    shorter steps. A model that can fit its data never stalls, since R vanishes with the losses. The errors of recursive
+    differences add up from anchor to anchor, to at most q times the mean square of one: if that is not below the
+    noise of a batch's gradient, differences are useless at these steps. It is proportional to the squared length of the
+    steps, which become shorter with the noise if the differences are right: hence the first q.
 
     Losses are seen at every step anyway: nothing is evaluated for the decision, batches are never cut, and several
     processes, which see the same losses, decide alike.
@@ -65,10 +71,16 @@ class Adaptive(Estimator):
 
     two_point = finite_sum = observes = judges = True
     state_names: ClassVar[tuple[str, ...]] = (
-        *("anchor", "recursive", "count", "fast", "slow", "level", "noise", "change", "cost", "spent"),
+        *("anchor", "recursive", "count", "failures", "fast", "slow", "level", "entry"),
+        *("noise", "change", "first", "cost", "spent", "size"),
     )
-    optional_names = MappingProxyType({"fast": list, "slow": list, "level": list, "noise": float, "change": float})
-    count_names, amount_names = ("count", "cost", "spent"), ("noise", "change")
+    optional_names = MappingProxyType(
+        {
+            **dict.fromkeys(("fast", "slow", "level", "entry"), list),
+            **dict.fromkeys(("noise", "change", "first"), float),
+        }
+    )
+    count_names, amount_names = ("count", "failures", "cost", "spent", "size"), ("noise", "change", "first")
 
     def __init__(self, anchor: Iterable[Any] | Anchor | None = None) -> None:
         self.anchor = None if anchor is None else as_anchor(anchor)
@@ -76,12 +88,16 @@ class Adaptive(Estimator):
             self.state_names = tuple(name for name in type(self).state_names if name != "anchor")  # type: ignore[misc]
         self.recursive = False  # are differences used?
         self.count = 0  # steps since that changed
+        self.failures = 0  # trials that have ended
         self.fast: list[float] | None = None  # m
         self.slow: list[float] | None = None  # M
         self.level: list[float] | None = None  # l
+        self.entry: list[float] | None = None  # m at the switch
         self.noise: float | None = None  # running mean of the squared norm of a batch's gradient
         self.change: float | None = None  # running mean of the squared norm of a difference
+        self.first: float | None = None  # its value at the beginning of the trial
         self.cost = self.spent = 0  # evaluations of the last anchor, and since
+        self.size = 0  # samples of a batch
 
     @property
     def remembers(self) -> bool:  # type: ignore[override]
@@ -93,7 +109,7 @@ class Adaptive(Estimator):
         super().check_state(state, path)
         if type(state["recursive"]) is not bool:
             raise StateMismatch(f"{path or self.kind}.recursive must be a bool, found {state['recursive']!r}")
-        for name in ("fast", "slow", "level"):
+        for name in ("fast", "slow", "level", "entry"):
             if state[name] is not None:
                 low = 0.0 if name == "level" else -math.inf
                 check_numbers(state[name], f"{path or self.kind}.{name}", low=low)
@@ -102,27 +118,43 @@ class Adaptive(Estimator):
         """Return the batch's gradient, an anchor, or the difference."""
         if t == 0:  # also after rows were lost
             self._change(recursive=False)
+        elif self.recursive and not (self.pays() and self.relative(self.entry, self.fast) > -RISEN):
+            self.failures += 1
+            self._change(recursive=False)
         elif not self.recursive and self.stalled():
             self._change(recursive=True)
-            return FRESH if self.anchor is None else Update(keep=0.0, now=1.0, anchor=self.anchor)
-        elif self.recursive and self._useless():
-            self._change(recursive=False)
+            return FRESH if self.anchor is None else self._anchor()
         if not self.recursive:
             return FRESH
         if self.anchor is None:
             return STREAM
-        return Update(keep=0.0, now=1.0, anchor=self.anchor) if self.spent >= self.cost else DIFFERENCE
+        return self._anchor() if self.spent >= self.cost else DIFFERENCE
+
+    def _anchor(self) -> Update:
+        return Update(keep=0.0, now=1.0, anchor=self.anchor)
+
+    def pays(self) -> bool:
+        """Return whether the differences of a period have less noise than a batch's gradient, or soon will have."""
+        if self.change is None or self.noise is None or self.first is None:
+            return True  # at the beginning of a trial
+        q = STREAM_PERIOD if self.anchor is None else self.cost / (2 * self.size)
+        return q * self.change <= self.noise or (self.count <= q and self.change <= self.first)
 
     def stalled(self) -> bool:
-        """Return whether the losses no longer fall."""
-        if self.count < LOOK or self.fast is None or self.slow is None or self.level is None:
-            return False
-        falls = [
-            (slow - fast) / level if level else 0.0
-            for fast, slow, level in zip(self.fast, self.slow, self.level, strict=True)
+        """Return whether the losses no longer fall, and a trial is due."""
+        wait = LOOK * AGAIN**self.failures
+        return self.failures < TRIALS and self.count >= wait and self.relative(self.slow, self.fast) < STALLED
+
+    def relative(self, before: list[float] | None, now: list[float] | None) -> float:
+        """Return the mean over s of (before_s - now_s) / l_s, over the losses that were seen."""
+        if before is None or now is None or self.level is None:
+            return 0.0
+        terms = [
+            (old - new) / level if level else 0.0
+            for old, new, level in zip(before, now, self.level, strict=True)
             if math.isfinite(level)
         ]
-        return sum(falls) < STALLED * len(falls)
+        return sum(terms) / len(terms) if terms else 0.0
 
     def learn(self, observation: Observation) -> None:
         """Update the running means."""
@@ -131,12 +163,15 @@ class Adaptive(Estimator):
             self.cost, self.spent = observation.gradients, 0
             return
         self.spent += observation.gradients
+        self.size = observation.samples
         losses: Sequence[float] = observation.losses.tolist()
         self.fast = _means(self.fast, losses, FAST)
         self.slow = _means(self.slow, losses, SLOW)
         self.level = _means(self.level, [abs(loss) for loss in losses], SLOW)
         if observation.change is not None:
             (self.change,) = _means(None if self.change is None else [self.change], [observation.change**2], SHORT)
+            if self.first is None and self.count > FIRST:
+                self.first = self.change
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
         """Update the mean square of a batch's gradient."""
@@ -144,12 +179,10 @@ class Adaptive(Estimator):
         if not self.recursive:
             (self.noise,) = _means(None if self.noise is None else [self.noise], [sq_norm], FAST)
 
-    def _useless(self) -> bool:
-        return self.change is not None and self.noise is not None and self.change > LARGE * self.noise
-
     def _change(self, *, recursive: bool) -> None:
-        self.recursive, self.count, self.change = recursive, 0, None
-        self.cost = self.spent = 0
+        self.recursive, self.count, self.spent = recursive, 0, 0
+        self.change = self.first = None
+        self.entry = self.fast if recursive else None
 
 
 def _means(old: list[float] | None, new: Sequence[float], memory: float) -> list[float]:

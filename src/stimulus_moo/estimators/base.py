@@ -56,6 +56,7 @@ class Estimator(Stateful, ABC):
 
     two_point = False  #: the rule compares the batch's gradients at x_t and x_{t-1}
     finite_sum = False  #: the rule relies on the loss being a finite sum, which BatchNorm in training mode breaks
+    recursive = False  #: differences have replaced the batches' own gradients, which reduces the noise of d
     remembers = False  #: the rows are needed at the next iteration
     observes = False  #: ``learn`` is called
     judges = False  #: it gives up differences by itself where steps are too long for them

@@ -22,6 +22,9 @@ FIRST = 1e-3  # length of the first step, in units of 1 + ||x_0||
 SMALL = 1e-3  # added to the squares of the entries of x_0, some of which may be zero, for the first step of Adam
 TAIL = 0.2  # last fraction of a training, in which the rate falls to zero
 ADAPTIVE_TAIL = 0.5  # the same for Adam, whose steps do not shrink with the gradient
+SCALE = 1.4  # factor of the rate of Adam
+MOST = 0.01  # largest rate of Adam, in units of the distance covered per entry, at least 1
+FORCED = 3.0  # a rate given by the user is limited to so many times the rate found here
 EVERY, ALWAYS = 8, 32  # in the metric, the first steps are measured, then one in eight, which counts as eight
 
 
@@ -46,9 +49,11 @@ class DoG(Stateful):
         D   =  what the optimizer divides by at this step
         r   <- max(r, sqrt(sum of D (x_t - x_0)^2))        initially 0.001 sqrt(sum of D (x_0^2 + 0.001))
         G   <- G + sum of d_t^2 / D                         from step 32 on at every eighth step, eight times
-        eta <- r / sqrt(G)                                  in the last half of a training times 2 (1 - done)
+        R   <- max(R, sqrt(sum of D (x_t - x_0)^2 / sum of D))      a mean distance per entry, initially 1
+        eta <- min(1.4 r / sqrt(G), 0.01 R)                 in the last half of a training times 2 (1 - done)
 
-    Both forms do not depend on the scale of the losses.
+    Adam moves every entry by about eta, whatever the gradients are. Under noise the distance grows although nothing is
+    gained, and with it eta: this is what the limit is for. Both forms do not depend on the scale of the losses.
 
     Call ``step`` between ``backward`` and the optimizer's step; before the first call the rate is 0. Use it with a
     ``Safeguard``, as ``fit`` does, and without another schedule, which would have no effect. Parameter groups keep the
@@ -58,6 +63,8 @@ class DoG(Stateful):
         optimizer: SGD, ``HeavyBall`` or another that steps by its learning rate times the gradient; or one of the kinds
             Adam, AdamW, NAdam, RMSprop and Adagrad.
         multigradient: the ``MultiGradient`` that fills the gradients.
+        lr: a learning rate to use as far as possible: then eta is the smaller of it and three times the rate above, and
+            does not decay.
 
     Raises:
         InvalidOption: the optimizer divides the gradient by a quantity that is not known here.
@@ -81,12 +88,13 @@ class DoG(Stateful):
     True
     """
 
-    state_names = ("origin", "max_distance", "sum_sq_norm", "decay", "ratios", "counted", "steps")
+    state_names = ("origin", "max_distance", "sum_sq_norm", "reach", "decay", "ratios", "counted", "steps")
     optional_names = MappingProxyType({"origin": list})
-    count_names, amount_names = ("counted", "steps"), ("max_distance", "sum_sq_norm", "decay")
+    count_names, amount_names = ("counted", "steps"), ("max_distance", "sum_sq_norm", "reach", "decay")
 
-    def __init__(self, optimizer: Optimizer, multigradient: MultiGradient) -> None:
+    def __init__(self, optimizer: Optimizer, multigradient: MultiGradient, lr: float | None = None) -> None:
         check_pair(optimizer, multigradient)
+        self._given = None if lr is None else real("lr", lr, low=0.0, open_low=True)
         self._metric = None if rule_of(optimizer) is None else Metric(optimizer)
         adaptive = type(optimizer).__module__.startswith("torch.optim") and not isinstance(optimizer, PLAIN)
         if self._metric is None and (adaptive or any("betas" in group for group in optimizer.param_groups)):
@@ -98,6 +106,7 @@ class DoG(Stateful):
         self.optimizer, self.multigradient = optimizer, multigradient
         self.origin: list[Tensor] | None = None  # x_0
         self.max_distance = self.sum_sq_norm = 0.0  # r and G
+        self.reach = 1.0  # R
         self.decay = 1.0  # factor of the rate at the end of a training
         first = float(optimizer.param_groups[0]["lr"])
         self.ratios = [float(group["lr"]) / first if first else 1.0 for group in optimizer.param_groups]
@@ -147,16 +156,18 @@ class DoG(Stateful):
 
     def _learn_in_metric(self, metric: Metric, here: list[Tensor], origin: list[Tensor]) -> None:
         parameters = self.multigradient.objective.parameters
-        moved = length = start = 0.0
+        moved = length = start = total = 0.0
         for parameter, x, first, scaling in zip(parameters, here, origin, metric.after(parameters), strict=True):
             if parameter.grad is not None:
                 moved += float(((x - first).square_() * scaling).sum(dtype=torch.float64))
                 length += float((parameter.grad.square() / scaling).sum(dtype=torch.float64))
+                total += float(scaling.sum(dtype=torch.float64))
                 if self.steps == 1:
                     start += float(((first.square() + SMALL) * scaling).sum(dtype=torch.float64))
         if self.steps == 1:
             self.max_distance = FIRST * math.sqrt(start)
         self.max_distance = max(self.max_distance, math.sqrt(moved))
+        self.reach = max(self.reach, math.sqrt(moved / total)) if total else self.reach
         self.sum_sq_norm += length * (1 if self.steps <= ALWAYS else EVERY)
 
     def check_state(self, state: Any, path: str = "") -> None:
@@ -175,7 +186,10 @@ class DoG(Stateful):
         self._set()
 
     def _set(self) -> None:
-        rate = self.decay * self.max_distance / math.sqrt(self.sum_sq_norm) if self.sum_sq_norm else 0.0
+        rate = self.max_distance / math.sqrt(self.sum_sq_norm) if self.sum_sq_norm else 0.0
+        if self._metric is not None:
+            rate = min(SCALE * rate, MOST * self.reach)
+        rate = self.decay * rate if self._given is None else min(self._given, FORCED * rate)
         groups, known = self.optimizer.param_groups, len(self.ratios)
         if len(groups) != known:
             raise ModelChanged(f"the optimizer has {len(groups)} parameter groups, DoG knows {known}; build a new DoG")

@@ -8,7 +8,8 @@ from stimulus_moo._engine.observation import Observation
 from stimulus_moo.state import Stateful, check_numbers
 
 RISE, MARGIN = 0.5, 0.1  # how much a loss of the same batch may rise, relative to its value and to its running mean
-DOUBTFUL = 3.0  # a loss this many times its running mean is evaluated at x_{t-1} too
+DOUBTFUL = 3.0  # a loss this many times its running mean is evaluated at x_{t-1} too,
+HIGH = 0.3  # if it is also this share of its first value: small losses of single batches vary by more than that
 SHORTEN, TAKEN_BACK = 0.25, 0.8  # factors of a step and the learning rate, and of c, each time a step is taken back
 PATIENCE = 16  # how often one step is taken back at most
 RECOVER = 1.03  # growth of the learning rate per step after a step was taken back
@@ -31,12 +32,13 @@ class Rollback(Stateful):
     ``turn`` is small, up to c times what the optimizer says; c becomes 4/5 of the share that was too long.
     """
 
-    state_names = ("level", "scale", "taken_back")
-    optional_names = MappingProxyType({"level": list})
+    state_names = ("level", "first", "scale", "taken_back")
+    optional_names = MappingProxyType({"level": list, "first": list})
     count_names, amount_names = ("taken_back",), ("scale",)
 
     def __init__(self) -> None:
         self.level: list[float] | None = None  # running means of |f^s|; None before the first step
+        self.first: list[float] | None = None  # |f^s| of the first step
         self.scale = 1.0  # what the learning rate is multiplied by besides c
         self.taken_back = 0  # how many steps were taken back
 
@@ -50,7 +52,8 @@ class Rollback(Stateful):
         """Return whether a one-point loss is so high that the batch should be evaluated at x_{t-1} too."""
         if self.level is None or seen.before is not None or seen.anchored:
             return False
-        return any(now > DOUBTFUL * mean for now, mean in zip(seen.losses.tolist(), self.level, strict=True))
+        values = zip(seen.losses.tolist(), self.level, self.first or self.level, strict=True)
+        return any(now > max(DOUBTFUL * mean, HIGH * first) for now, mean, first in values)
 
     def reason(self, seen: Observation) -> str | None:
         """Return why the step to x_t should be taken back; None where it may stay."""
@@ -86,6 +89,7 @@ class Rollback(Stateful):
             self.scale = min(self.scale * HURRY, 1.0)
         losses = [abs(loss) for loss in seen.losses.tolist()]
         level = losses if self.level is None else self.level
+        self.first = losses if self.first is None else self.first
         self.level = [_mean(old, new) for old, new in zip(level, losses, strict=True)]
 
 

@@ -27,7 +27,7 @@ from stimulus_moo.errors import InvalidOption, NonFiniteError, StateMismatch, St
 from stimulus_moo.methods import Method, Settings
 from stimulus_moo.metrics import Measurement, measure_with
 from stimulus_moo.multigradient import MultiGradient
-from stimulus_moo.optim import DoG
+from stimulus_moo.optim import DoG, SecondMoment
 from stimulus_moo.safeguard import Safeguard
 from stimulus_moo.state import Stateful
 from stimulus_moo.training import checkpoint as checkpoints
@@ -98,7 +98,9 @@ class Run:
             **engine_options,
         )
         parameters = self.multigradient.objective.parameters
-        self.schedule = DoG(self.optimizer, self.multigradient) if settings.lr == "auto" else None
+        self.schedule = self._schedule(guard and scheduler is None and optimizer is None)
+        if optimizer is None and method.metric:
+            SecondMoment(self.optimizer, self.multigradient)
         if self.schedule is not None and scheduler is not None:
             raise InvalidOption("lr='auto' sets the learning rate itself, found a scheduler beside it; use one of them")
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
@@ -120,6 +122,14 @@ class Run:
         self._parts["model"] = original(model)  # whose names do not tell whether it was compiled
         #: what decides the path of the run, described before it begins
         self.described = self._describe(losses, guard=guard, reweigh=reweigh, gramian=gramian, mu=mu, counts=counts)
+
+    def _schedule(self, limited: bool) -> DoG | None:
+        """Return what sets the learning rate: for ``"auto"``, and to limit a number given for a method like auto."""
+        if self.settings.lr == "auto":
+            return DoG(self.optimizer, self.multigradient)
+        if limited and self.multigradient.store.metric is not None:
+            return DoG(self.optimizer, self.multigradient, lr=self.settings.rate)
+        return None
 
     def _describe(self, losses: Losses, **options: Any) -> dict[str, Any]:
         objective, source = self.multigradient.objective, self.settings.source
