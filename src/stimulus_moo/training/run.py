@@ -20,7 +20,6 @@ from stimulus_moo._engine.precompiled import original
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo.anchors import FullPass
-from stimulus_moo.data.batches import rebuild
 from stimulus_moo.data.sources import BatchPlan
 from stimulus_moo.distributed import find_group, make_reducer
 from stimulus_moo.errors import InvalidOption, NonFiniteError, StateMismatch, StimulusWarning
@@ -39,6 +38,7 @@ from stimulus_moo.training.description import (
     same,
     shortened,
 )
+from stimulus_moo.training.devices import on_device
 from stimulus_moo.training.history import History, Result
 from stimulus_moo.training.limits import COSTS
 from stimulus_moo.training.progress import Progress
@@ -88,7 +88,7 @@ class Run:
         self.optimizer = make(_trainable(model))
         self.multigradient = MultiGradient(
             model,
-            _on_device(model, losses),
+            on_device(model, losses),
             method.estimator(settings),
             method.weighting(settings) if weighting is None else weighting,
             reweigh=reweigh,
@@ -344,16 +344,3 @@ def _trainable(model: torch.nn.Module) -> list[Tensor]:
 
 def _described(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else describe(value)
-
-
-def _on_device(model: torch.nn.Module, losses: Losses) -> Losses:
-    if not isinstance(model, torch.nn.Module) or not callable(losses):
-        return losses  # MultiGradient rejects them
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    if device.type == "cpu":
-        return losses
-
-    def moved(model: Any, batch: Any) -> Any:
-        return losses(model, rebuild(batch, lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf))
-
-    return moved
