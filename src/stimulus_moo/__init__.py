@@ -42,10 +42,12 @@ from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim import DoG, HeavyBall, SecondMoment
 from stimulus_moo.safeguard import Safeguard
 from stimulus_moo.training.history import History, Result
+from stimulus_moo.training.metrics_logger import MetricsLogger
 from stimulus_moo.training.progress import Progress
 from stimulus_moo.training.random_clock import RandomClock
 from stimulus_moo.training.tensorboard import TensorBoardLogger
 from stimulus_moo.weightings import (
+    WEIGHTINGS,
     Averaged,
     Balanced,
     Fixed,
@@ -63,6 +65,7 @@ __version__ = "0.1.0"
 __all__ = [
     "METHODS",
     "PAPER_METHODS",
+    "WEIGHTINGS",
     "Adaptive",
     "AdaptiveBatch",
     "Averaged",
@@ -83,6 +86,7 @@ __all__ = [
     "Measurement",
     "MemoryEstimate",
     "Method",
+    "MetricsLogger",
     "MinNorm",
     "MiniBatch",
     "MissingDependency",

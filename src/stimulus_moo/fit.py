@@ -23,7 +23,7 @@ from stimulus_moo.methods import MethodOptions, Settings, check_options, find_me
 from stimulus_moo.training.checkpoint import Checkpoints
 from stimulus_moo.training.history import Result
 from stimulus_moo.training.limits import Limits
-from stimulus_moo.training.progress import Callback, Progress, progress_bar
+from stimulus_moo.training.progress import Callback, progress_bar
 from stimulus_moo.training.run import Run, take_over
 from stimulus_moo.weightings.base import GramianToWeights
 
@@ -48,7 +48,7 @@ def fit(
     tolerance: float | None = None,
     evaluation: Iterable[Any] | None = None,
     evaluate_every: int | None = None,
-    weighting: GramianToWeights | None = None,
+    weighting: GramianToWeights | str | None = None,
     reweigh: int | str | None = None,
     gramian: str = "exact",
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
@@ -63,6 +63,7 @@ def fit(
     mu: float | None = None,
     seed: int = 0,
     on_nonfinite: str = "raise",
+    check: bool = True,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
@@ -77,7 +78,7 @@ def fit(
 
     Args:
         model: a ``torch.nn.Module``; it is trained in place, on its device.
-        losses: ``losses(model, batch)`` returns the S mean losses of a batch.
+        losses: ``losses(model, batch)`` returns the S mean losses of a batch, as a tuple, a 1-D tensor or a dict.
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for methods without a full pass, an endless stream.
         method: a name of ``METHODS``; ``"auto"`` is Adam on balanced weights, which are solved for in Adam's metric
@@ -98,7 +99,7 @@ def fit(
         evaluation: batches to evaluate on; default: the whole data set. Evaluations do not change the counters.
         evaluate_every: steps between evaluations, besides the one at the end; with a tolerance the default is
             ``period``, or 100 if that is ``"auto"`` or None.
-        weighting: replaces the method's weighting.
+        weighting: replaces the method's weighting; an object or a name, as for ``MultiGradient``.
         reweigh, gramian: as for ``MultiGradient``: when weights are solved for, None for the method's own rule, and
             from which Gramian.
         optimizer: a function from parameters to an optimizer, replaces the method's; ``lr="auto"`` sets its rate.
@@ -111,6 +112,7 @@ def fit(
         seed: of all draws except the model's own (initialization, dropout), which use torch's global random state.
         on_nonfinite: as for ``MultiGradient``. ``"raise"`` saves a checkpoint of the last finite step first; a run can
             be resumed with the other choice.
+        check: as for ``MultiGradient``: look for mistakes in the first steps.
         callbacks: called with a ``Progress`` after every step; returning True ends the run.
         progress: True shows a progress bar, False does not, None shows one if standard error is a terminal.
         checkpoint, checkpoint_every: a folder for checkpoints, and the steps between them; the last step is saved too.
@@ -146,6 +148,8 @@ def fit(
     chosen = find_method(method)
     check_options(options)
     checks.flag("guard", guard)
+    if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
+        raise InvalidOption(f"callbacks must be a list of functions, found {callbacks!r}; pass [callback]")
     _check_objects(evaluation, optimizer=optimizer, scheduler=scheduler, collate_fn=collate_fn)
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()  # MultiGradient checks the model
     pin = any(parameter.device.type not in ("cpu", "meta") for parameter in parameters)
@@ -190,6 +194,7 @@ def fit(
         counts=counts,
         engine=engine,
         on_nonfinite=on_nonfinite,
+        check=check,
         process_group=process_group,
         shard=shard,
     )
@@ -210,7 +215,10 @@ def _check_objects(evaluation: Iterable[Any] | None, **functions: Any) -> None:
     """Raise for what would fail only after the training has begun."""
     for name, function in functions.items():
         if function is not None and not callable(function):
-            raise InvalidOption(f"{name} must be a function or None, found {function!r}")
+            kind = type(function).__name__
+            built = {"optimizer": "parameters", "scheduler": "optimizer"}.get(name)
+            fix = f"; pass {name}=lambda {built}: {kind}({built}, ...)" if built else ""
+            raise InvalidOption(f"{name} must be a function or None, found an object of {kind}{fix}")
     if evaluation is not None:
         require_batches("evaluation", evaluation, again=True)
         for batch in evaluation if isinstance(evaluation, list | tuple) else ():
@@ -233,7 +241,7 @@ def _train(
                 raise
             if limits.evaluate_every and run.step % limits.evaluate_every == 0:
                 run.evaluate()
-            told = Progress(run.step, run.history.last(), run.model, run.multigradient, run.optimizer)
+            told = run.progress()
             move_bar(told)
             ended = [callback(told) for callback in callbacks]
             run.stopped = "callback" if run.group.any(any(ended)) else limits.reached(run)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from stimulus_moo._engine.proposal import Proposal
     from stimulus_moo.multigradient import MultiGradient
 
-VERSION = 4
+VERSION = 5
 _COUNTS = ("step", "samples", "gradients", "passes", "skipped", "skipped_in_a_row")
 _ENTRIES = {
     *_COUNTS,
-    *("kind", "version", "objectives", "engine", "rows", "previous", "layout", "estimator", "weighting"),
+    *("kind", "version", "objectives", "names", "engine", "rows", "previous", "layout", "estimator", "weighting"),
     "reweigh",
     *("weights", "sq_norm"),
 }
@@ -39,7 +39,8 @@ def save(mg: MultiGradient) -> dict[str, Any]:
         "skipped": mg.policy.total,
         "skipped_in_a_row": mg.policy.in_a_row,
         "objectives": mg.objective.count,
-        "engine": mg.engine,
+        "names": _names(mg),
+        "engine": mg.store.engine.name,
         "rows": [] if proposal is not None and proposal.overwrites else mg.rows(),
         "previous": mg.store.saved_point(),
         "layout": mg.store.saved_layout(),
@@ -69,6 +70,10 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
     needed["engine"] = (f"one of {ENGINES}", isinstance(state["engine"], str) and state["engine"] in ENGINES)
     counted = _is_count(objectives) and objectives >= 1
     needed["objectives"] = ("a positive integer or None", objectives is None or counted)
+    needed["names"] = (
+        "empty or one string per objective, or None before the first step",
+        _are_names(state["names"], objectives),
+    )
     fits = isinstance(weights, Tensor) and weights.shape == (objectives,) and weights.dtype == torch.float64
     needed["weights"] = (f"{objectives} numbers of torch.float64", weights is None or fits)
     length = state["sq_norm"]
@@ -76,6 +81,9 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
     for name, (kind, right) in needed.items():
         if not right:
             raise StateMismatch(f"{path}.{name} must be {kind}, found {state[name]!r}")
+    names, own = state["names"], _names(mg)
+    if names is not None and own is not None and sorted(names) != sorted(own):
+        raise StateMismatch(f"{path}.names is {names}, the losses of this object are {own}")
     mg.store.check(objectives, state["rows"], state["previous"], state["layout"], path)
     mg.estimator.check_state(state["estimator"], f"{path}.estimator")
     mg.weighting.check_state(state["weighting"], f"{path}.weighting")
@@ -102,6 +110,17 @@ def _check_sizes(state: dict[str, Any], objectives: int | None, path: str) -> No
             raise StateMismatch(f"{path}.reweigh.{name} must have {objectives} numbers, found {len(value)}")
 
 
+def _names(mg: MultiGradient) -> list[str] | None:
+    """Return the names of the losses in the order of the rows; None before the first step is committed."""
+    return None if mg.objective.count is None else list(mg.objective.loss_names or ())
+
+
+def _are_names(names: Any, objectives: int | None) -> bool:
+    if names is None or names == []:
+        return names is not None or objectives is None
+    return isinstance(names, list) and len(names) == objectives and all(isinstance(name, str) for name in names)
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -126,6 +145,7 @@ def load(mg: MultiGradient, state: dict[str, Any]) -> None:
     mg.t, mg.samples, mg.gradients, mg.passes = (state[name] for name in _COUNTS[:4])
     mg.policy.total, mg.policy.in_a_row = state["skipped"], state["skipped_in_a_row"]
     mg.objective.count = state["objectives"]
+    mg.objective.loss_names = None if state["names"] is None else tuple(state["names"])  # the order of the rows
     mg.store.engine.resume(state["engine"])
     mg.weights = None if state["weights"] is None else state["weights"].detach().double().cpu().clone()
     mg.sq_norm = state["sq_norm"]

@@ -53,6 +53,7 @@ class Store:
         self.swap: ParameterSwap | None = None  # puts x_{t-1} into the parameters for a while
         self.layout = [0] * len(objective.parameters)  # every reach seen so far: how the rows are cut into blocks
         self.spare: Rows | Row | None = None  # memory for the next update
+        self.undivided = False  # have all processes seen the same samples at the last anchor?
 
     def __getstate__(self) -> dict[str, Any]:
         # the rows are views of one block of memory, which pickle would take apart

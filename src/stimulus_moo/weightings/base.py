@@ -11,6 +11,7 @@ from torch import Tensor
 from stimulus_moo._engine.module_tree import MODULE_NAMES
 from stimulus_moo.errors import InvalidOption, InvalidWeights, StateMismatch
 from stimulus_moo.state import Stateful, short_text
+from stimulus_moo.weightings.aggregators import without_aggregator
 
 GramianToWeights = Callable[[Tensor], Tensor]  #: a weighting of this library, of TorchJD or a plain function
 
@@ -49,6 +50,9 @@ class Adapter(Weighting):
     deterministic = False  # a user's function may draw random numbers
 
     def __init__(self, function: GramianToWeights) -> None:
+        if isinstance(function, type):
+            name = function.__name__
+            raise InvalidOption(f"weighting must be an object, found the class {name}; pass {name}()")
         if not callable(function):
             raise InvalidOption(
                 f"weighting must be a Weighting or a function from an S x S Gramian to S weights, found {function!r}"
@@ -88,8 +92,8 @@ class Adapter(Weighting):
 
 
 def as_weighting(weighting: Any) -> Weighting:
-    """Return a Weighting, wrapping any other callable."""
-    return weighting if isinstance(weighting, Weighting) else Adapter(weighting)
+    """Return a Weighting, wrapping any other callable; of an aggregator of TorchJD its weighting is taken."""
+    return weighting if isinstance(weighting, Weighting) else Adapter(without_aggregator(weighting))
 
 
 def spread(weights: Any, present: Sequence[int], objectives: int) -> Tensor:
