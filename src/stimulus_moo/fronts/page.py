@@ -52,7 +52,7 @@ function layout() {
 }
 function traces() {
   const f = front.names.map((_, s) => front.points.map(p => p.losses[s]));
-  const color = front.points.map(p => p.best ? ink("--accent") : ink("--line"));
+  const color = front.points.map(p => p.best ? ink("--accent") : ink("--soft"));
   const text = front.points.map(p => p.text);
   const marks = {mode: "markers", marker: {size: front.names.length == 3 ? 6 : 12, color}, text, hoverinfo: "text"};
   if (front.names.length == 2) {

@@ -96,16 +96,24 @@ def _along_front(points: FloatArray) -> list[int]:
 
 
 def _directions(points: FloatArray, used: Sequence[FloatArray], count: int) -> list[tuple[FloatArray, tuple[int, ...]]]:
-    """Return the directions of the lattice that are farthest from all others, with the S points nearest to each."""
+    """Return the directions of the lattice that are farthest from all others, with the points around each."""
     own = _normalised(points)
     known, candidates, found = [*own, *map(_normalised, used)], _lattice(points.shape[1]), []
     for _ in range(count):
         apart = np.linalg.norm(candidates[:, None] - np.array(known)[None], axis=2).min(1)
         chosen = candidates[int(apart.argmax())]
         known.append(chosen)
-        nearest = np.argsort(np.linalg.norm(own - chosen, axis=1))[: points.shape[1]]
-        found.append((np.maximum(chosen, LEAST), tuple(nearest.tolist())))
+        found.append((np.maximum(chosen, LEAST), _around(chosen, own)))
     return found
+
+
+def _around(direction: FloatArray, own: FloatArray) -> tuple[int, ...]:
+    """Return the S points nearest to a direction, leaving out those close to nearer ones."""
+    found: list[int] = []
+    for k in np.argsort(np.linalg.norm(own - direction, axis=1)).tolist():
+        if all(float(np.linalg.norm(own[k] - own[other])) > NEAR for other in found):
+            found.append(k)
+    return tuple(found[: len(direction)])
 
 
 def _normalised(points: FloatArray) -> FloatArray:

@@ -59,7 +59,7 @@ def pareto_front(
     Args:
         model: a ``torch.nn.Module``; it is not changed.
         losses, dataset: as for ``fit``; the data set must have a length.
-        points: the number of points, at least the number of losses.
+        points: the number of points, at least the number of losses; the front has fewer if no gap is left to fill.
         steps: steps of a run from scratch.
         folder: every finished point is saved there. If the folder has points of the same settings, the front
             continues from them: an interrupted call loses the point under way at most.
@@ -125,7 +125,7 @@ class Job:
         else:
             r, z = np.array(target["preference"]), np.array(target["reference"])
             start = min(starts, key=lambda state: float((r * (np.array(self.value(state)) - z)).max()))
-            model.load_state_dict(disturbed(start, starts[0], starts[1], NOISE, number))
+            model.load_state_dict(disturbed(start, starts[0], starts[-2], NOISE, number))
             results = [self._fit(model, math.ceil(self.steps / SHARE), weighting=Ray(r.tolist(), z.tolist()))]
         last = results[-1]
         weights = np.array(last.history.last()["weights"])

@@ -11,6 +11,8 @@ from stimulus_moo.options import natural_number, real
 from stimulus_moo.weightings.base import LossAware, spread
 from stimulus_moo.weightings.quadratic import minimise_quadratic
 
+LEAST = 0.1  # share of the free objectives' weights that is equal, so that a stationary one cannot stop the others
+
 
 class Bounded(LossAware):
     r"""Weights of a descent direction for the free objectives that respects upper bounds on the others.
@@ -19,7 +21,8 @@ class Bounded(LossAware):
 
         c_s     = f_s - b_s,   kappa_s = G_ss / max(|f_s|, |b_s|)          for the bounded objectives
         lambda, mu = argmin of  ||sum_j lambda_j u^j + sum_s mu_s u^s||^2 / 2 - sum_s mu_s kappa_s c_s
-                     over  lambda on the simplex of the free objectives,  mu >= 0;   then scaled to sum to one
+                     over  lambda on the simplex of the F free objectives, lambda_j >= 0.1 / F,  and  mu >= 0;
+                     then scaled to sum to one
 
     The multipliers of sequential quadratic programming with the identity as Hessian. A violation decays at the rate
     lr kappa_s, an objective inside its bound approaches it at most at that rate, and d vanishes at points only that
@@ -65,5 +68,8 @@ class Bounded(LossAware):
         size = np.maximum(np.abs(values), np.abs(bounds))
         kappa = np.where(size > 0.0, squares / np.where(size > 0.0, size, 1.0), 0.0)
         gains = np.where(free > 0.0, 0.0, kappa * (values - bounds))
-        found = minimise_quadratic(matrix, gains, free)
+        base = LEAST * free / free.sum()  # lambda = base + (1 - LEAST) x
+        scale = np.where(free > 0.0, 1.0 - LEAST, 1.0)
+        rest = scale * (gains - matrix @ base)
+        found = base + scale * minimise_quadratic(scale[:, None] * matrix * scale, rest, free)
         return spread(torch.from_numpy(found / found.sum()), chosen, len(gramian)).to(gramian)

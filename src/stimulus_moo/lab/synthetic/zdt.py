@@ -1,6 +1,7 @@
 """Problems of Zitzler, Deb and Thiele (2000) and of Deb et al. (2002) with known fronts, without their box constraints.
 
-Where the originals have a variable in [0, 1], these have sin^2 of a real one, and squares in place of absolute values.
+Where the originals have a variable in a box, these clamp it and add ten times the square of what is outside to every
+loss; absolute values are squares.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _PIECES = (
 
 
 def zdt2(dimension: int = 5) -> FrontProblem:
-    """f_1 = u, f_2 = g (1 - (u / g)^2): a concave front, u = sin^2 x_1, g = 1 + 9 (x_2^2 + ...) / (d - 1)."""
+    """f_1 = u, f_2 = g (1 - (u / g)^2): a concave front, u = x_1 in [0, 1], g = 1 + 9 (x_2^2 + ...) / (d - 1)."""
     return _zdt("zdt2", "ZDT2 (concave)", lambda u, g: g * (1.0 - (u / g) ** 2), lambda share: share, dimension)
 
 
@@ -40,11 +41,10 @@ def zdt3(dimension: int = 5) -> FrontProblem:
         return found
 
     front = _zdt("zdt3", "ZDT3 (disconnected)", second, _on_pieces, dimension)
-    last = math.asin(math.sqrt(0.85))
 
     def start(generator: torch.Generator) -> Tensor:
         x = front.start(generator)
-        x[0] = last + 0.05 * (x[0] - 0.7)
+        x[0] = 0.85 + 0.04 * (x[0] - 0.5)
         return x
 
     return replace(front, start=start)
@@ -62,15 +62,16 @@ def dtlz2_three(dimension: int = 5) -> FrontProblem:
     """Three losses whose front is an eighth of the unit sphere, scaled by 1 + g, g = x_3^2 + ... (DTLZ2)."""
 
     def objectives(x: Tensor) -> Tensor:
-        first, second = (math.pi / 2.0 * torch.sin(x[k]).square() for k in (0, 1))
+        angles, outside = _boxed(x[:2], math.pi / 2.0)
+        first, second = angles
         g = x[2:].square().sum()
         cosine = torch.cos(first)
         direction = torch.stack([cosine * torch.cos(second), cosine * torch.sin(second), torch.sin(first)])
-        return direction * (1.0 + g)
+        return direction * (1.0 + g) + outside
 
     def pareto(share: float) -> Tensor:
         x = torch.zeros(dimension, dtype=torch.float64)
-        x[0], x[1] = math.asin(math.sqrt(share)), math.asin(math.sqrt((7.0 * share) % 1.0))
+        x[0], x[1] = math.asin(share), math.pi / 2.0 * ((7.0 * share) % 1.0)
         return x
 
     return Sphere("dtlz2-3", "DTLZ2, 3 losses", objectives, pareto, _start(dimension))
@@ -84,19 +85,26 @@ def _zdt(
     dimension: int,
 ) -> FrontProblem:
     def objectives(x: Tensor) -> Tensor:
-        u, g = torch.sin(x[0]).square(), 1.0 + 9.0 * x[1:].square().sum() / (dimension - 1)
-        return torch.stack([u, second(u, g)])
+        (u,), outside = _boxed(x[:1], 1.0)
+        g = 1.0 + 9.0 * x[1:].square().sum() / (dimension - 1)
+        return torch.stack([u, second(u, g)]) + outside
 
     def pareto(share: float) -> Tensor:
         x = torch.zeros(dimension, dtype=torch.float64)
-        x[0] = math.asin(math.sqrt(min(max(first_of(share), 0.0), 1.0)))
+        x[0] = first_of(share)
         return x
 
     return FrontProblem(name, title, objectives, pareto, _start(dimension))
 
 
+def _boxed(x: Tensor, high: float) -> tuple[Tensor, Tensor]:
+    """Return x clamped to [0, high], and ten times the squared distance from there."""
+    inside = x.clamp(0.0, high)
+    return inside, 10.0 * (x - inside.detach()).square().sum()
+
+
 def _start(dimension: int) -> Callable[[torch.Generator], Tensor]:
-    return lambda generator: torch.rand(dimension, generator=generator, dtype=torch.float64) + 0.2
+    return lambda generator: torch.rand(dimension, generator=generator, dtype=torch.float64) * 0.6 + 0.2
 
 
 def _on_pieces(share: float) -> float:
