@@ -35,6 +35,7 @@ NAMES = (
     "amortised",
     "forced",
     "hands_free",
+    "fronts",
 )
 
 _HERE = Path(__file__).parent

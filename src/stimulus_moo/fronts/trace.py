@@ -26,7 +26,8 @@ from stimulus_moo.options import positive_integer
 logger = logging.getLogger("stimulus_moo")
 
 METHOD = "stimulus-m"  # full anchors: the losses and rows of a point are exact at its end
-SLACK = 0.01  # of what a loss has fallen to its least value, how much an end gives back for the others
+OTHERS = 0.01  # weight of the other losses in the first part of an end, against flat directions
+SLACK, FAR = 0.01, 0.1  # of what a loss has fallen to its least value: what an end gives back for the others, at most
 SHARE = 4  # a point that starts from its neighbours takes this fraction of the steps of one from scratch
 NOISE = 0.1  # added to a start, in units of the neighbours' distance, so that saddle points between them are left
 
@@ -48,13 +49,13 @@ def pareto_front(
 ) -> Front:
     """Train the models of a Pareto front, of any shape and for any number of losses.
 
-    The ends come first: for every objective a run from ``model`` that minimises this loss, and then the others while it
-    stays within 1% of what it has fallen. Then each point is placed on a ray from the least values of all losses
-    through the largest gap of the front so far, and trained with ``Ray``. It starts from one of its S neighbours or
-    from the mean of their parameters, whichever has the least value of what is minimised, and takes a quarter of the
-    steps. All runs use the method ``"stimulus-m"``: recursive gradients with full anchors end on the front, where those
-    of mini-batches end at a distance that their noise determines. For two losses, 11 points take less than 4 times the
-    passes of a run with ``Ray`` from scratch.
+    The ends come first: for every objective a run from ``model`` that minimises this loss plus 1% of the others, and
+    then the others while it stays within 1% of what it has fallen. Then each point is placed on a ray from the least
+    values of all losses through the largest gap of the front so far, and trained with ``Ray``. It starts from one of
+    its S neighbours or from the mean of their parameters, whichever has the least value of what is minimised, and takes
+    a quarter of the steps. All runs use the method ``"stimulus-m"``: recursive gradients with full anchors end on the
+    front, where those of mini-batches end at a distance that their noise determines. For two losses, 11 points take
+    less than 4 times the passes of a run with ``Ray`` from scratch. Losses should be of comparable units.
 
     Args:
         model: a ``torch.nn.Module``; it is not changed.
@@ -121,25 +122,33 @@ class Job:
         model = copy.deepcopy(self.model)
         if "end" in target:
             model.load_state_dict(starts[0])
-            results = self._train_end(model, target["end"], len(target["start"]), target["start"])
+            result, passes = self._train_end(model, target["end"], target["worst"])
         else:
             r, z = np.array(target["preference"]), np.array(target["reference"])
             start = min(starts, key=lambda state: float((r * (np.array(self.value(state)) - z)).max()))
             model.load_state_dict(disturbed(start, starts[0], starts[-2], NOISE, number))
-            results = [self._fit(model, math.ceil(self.steps / SHARE), weighting=Ray(r.tolist(), z.tolist()))]
-        last = results[-1]
-        weights = np.array(last.history.last()["weights"])
+            result = self._fit(model, math.ceil(self.steps / SHARE), weighting=Ray(r.tolist(), z.tolist()))
+            passes = result.passes
+        weights = np.array(result.history.last()["weights"])
         state = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        passes, shares = sum(result.passes for result in results), (weights / weights.sum()).tolist()
-        return FrontPoint(number, last.losses, shares, last.stationarity, passes, target, state)
+        shares = (weights / weights.sum()).tolist()
+        return FrontPoint(number, result.losses, shares, result.stationarity, passes, target, state)
 
-    def _train_end(self, model: torch.nn.Module, s: int, count: int, start: Sequence[float]) -> list[Result]:
-        """Minimise one loss, then the others while it stays close to its least value."""
+    def _train_end(self, model: torch.nn.Module, s: int, worst: Sequence[float]) -> tuple[Result, int]:
+        """Minimise one loss, then the others while it stays close to its least value; return the result and passes.
+
+        If it does not stay there, as next to a kink of another loss, the second part is undone.
+        """
         half = math.ceil(self.steps / 2)
-        alone = self._fit(model, half, weighting=Fixed([float(k == s) for k in range(count)]))
-        least = alone.losses[s]
-        bound = least + SLACK * max(start[s] - least, 0.0)
-        return [alone, self._fit(model, self.steps - half or 1, bounds={s: bound})]
+        alone = self._fit(model, half, weighting=Fixed([1.0 if k == s else OTHERS for k in range(len(worst))]))
+        state, least = copy.deepcopy(model.state_dict()), alone.losses[s]
+        fall = max(worst[s] - least, 0.0)
+        both = self._fit(model, self.steps - half or 1, bounds={s: least + SLACK * fall})
+        passes = alone.passes + both.passes
+        if both.losses[s] <= least + FAR * fall:
+            return both, passes
+        model.load_state_dict(state)
+        return alone, passes
 
     def _fit(self, model: torch.nn.Module, steps: int, **target: Any) -> Result:
         fixed: Any = {"method": METHOD, "steps": steps, "progress": False, **target}
@@ -183,7 +192,8 @@ class Trace:
         self._tell(point)
 
     def _end(self, s: int) -> dict[str, Any]:
-        return {"end": s, "start": self.start}
+        known = np.array([self.start, *(point.losses for point in self.points)])
+        return {"end": s, "worst": known.max(0).tolist()}
 
     def _starts(self, place: Place) -> list[State]:
         """Return the models of the neighbours and the mean of their parameters."""
