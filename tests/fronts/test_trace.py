@@ -24,7 +24,7 @@ def problem(name: str = "fonseca-fleming") -> Problem:
 
 
 def trace(case: Problem, **options: Any) -> Front:
-    return pareto_front(case.model, case.losses, case.data, **{"steps": 400, "anchor_batch": N, **options})
+    return pareto_front(case.model, case.losses, case.data, **{"steps": 320, "anchor_batch": N, **options})
 
 
 def test_a_concave_front_is_covered_at_the_price_of_four_points() -> None:
@@ -38,7 +38,7 @@ def test_a_concave_front_is_covered_at_the_price_of_four_points() -> None:
     ordered = front.losses[front.losses[:, 0].argsort()]
     assert np.linalg.norm(np.diff(ordered, axis=0), axis=1).max() < 0.3
     alone = fit(
-        problem().model, case.losses, case.data, preference=[1, 1], steps=400, anchor_batch=N, progress=False
+        problem().model, case.losses, case.data, preference=[1, 1], steps=320, anchor_batch=N, progress=False
     ).passes
     assert front.passes <= 4 * alone
     assert all(torch.equal(a, b) for a, b in zip(start, case.model.parameters(), strict=True))
@@ -80,8 +80,8 @@ def linear_data() -> tuple[torch.Tensor, torch.Tensor]:
 def test_three_losses_in_two_processes() -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1, dtype=torch.float64)
-    front = pareto_front(model, linear_losses, linear_data(), points=5, steps=80, workers=2, names=["a", "b", "c"])
-    assert len(front) == 5
+    front = pareto_front(model, linear_losses, linear_data(), points=4, steps=60, workers=2, names=["a", "b", "c"])
+    assert len(front) == 4
     assert front.names == ["a", "b", "c"]
     assert all(float(front.losses[s, s]) == pytest.approx(front.losses[:, s].min(), abs=0.05) for s in range(3))
 

@@ -17,7 +17,7 @@ def train(name: str, **options: Any) -> tuple[Result, torch.Tensor]:
     front = FRONTS[name]
     like = front.start(torch.Generator().manual_seed(1))
     problem = front.problem(64, noise=0.3, seed=0, start=torch.full_like(like, START))
-    result = fit(problem.model, problem.losses, problem.data, steps=400, progress=False, anchor_batch=64, **options)
+    result = fit(problem.model, problem.losses, problem.data, steps=300, progress=False, anchor_batch=64, **options)
     return result, front.objectives(problem.model().detach())
 
 
@@ -35,7 +35,7 @@ def test_a_preference_ends_at_the_point_on_its_ray(name: str, preference: tuple[
     assert result.method == "stimulus-m"
 
 
-@pytest.mark.parametrize("name", ["fonseca-fleming", "quarter-circle"])
+@pytest.mark.parametrize("name", ["fonseca-fleming"])
 def test_active_bounds_are_met_and_the_other_loss_is_least(name: str) -> None:
     result, losses = train(name, bounds={0: 0.3})
     assert float(losses[0]) == pytest.approx(0.3, rel=1e-3)
