@@ -13,14 +13,14 @@ TITLE = "Cost of one step"
 TEXT = """\
 A complete training step: forward pass, S gradient rows, weights, `p.grad`, SGD. SMGD evaluates one point. An inner
 STIMULUS step evaluates two; its anchor and 19 more steps are made before the measurement. TorchJD's step is `backward`,
-`jac_to_grad` with `MGDA`, and SGD, at one point. The fastest of TorchJD's options on a case is used for the comparison;
-options that are more than twice as slow are timed with a single call. The floor is the bare forward pass and S calls of
-`torch.autograd.grad`, at one point or at two, without storing anything. Every side has its own copy of the model. The
-sides are timed in alternating blocks. Ratios are computed block by block and shown as median (lower quartile-upper
-quartile); smaller is better. Targets (column bar): MLP, compiled two-point step at most 0.20 of TorchJD's one-point
-step; LeNet and ResNet-18, two-point step at most 1.05 of the floor at two points, and SMGD at most 1.00 of TorchJD's
-step. All rows are computed at every step here; the next table has steps under kept weights, the one after it shows
-where the time of a step goes.
+`jac_to_grad` with `MGDA`, and SGD, at one point. SGD is torch's fused one on all sides. The fastest of TorchJD's
+options on a case is used for the comparison; options that are more than twice as slow are timed with a single call. The
+floor is the bare forward pass and S calls of `torch.autograd.grad`, at one point or at two, without storing anything.
+Every side has its own copy of the model. The sides are timed in alternating blocks. Ratios are computed block by block
+and shown as median (lower quartile-upper quartile); smaller is better. Targets (column bar): MLP, compiled two-point
+step at most 0.20 of TorchJD's one-point step; LeNet and ResNet-18, two-point step at most 1.05 of the floor at two
+points, and SMGD at most 1.00 of TorchJD's step. All rows are computed at every step here; the next table has steps
+under kept weights, the one after it shows where the time of a step goes.
 """
 COLUMNS = ["case", "side", "engine", "ms per step", "/ TorchJD", "/ floor at as many points", "bar", "met"]
 

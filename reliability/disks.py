@@ -21,7 +21,7 @@ from reliability.kills import difference
 from stimulus_moo import NotWritten
 from stimulus_moo.lab.experiment import Experiment
 from stimulus_moo.lab.runs.interrupts import Interrupted
-from stimulus_moo.lab.runs.lock import FolderLock
+from stimulus_moo.lab.runs.lock import RunLock
 from stimulus_moo.lab.runs.runner import run_one
 from stimulus_moo.lab.runs.storage import RunError
 from stimulus_moo.training import checkpoint
@@ -218,7 +218,7 @@ def rows(*, quick: bool = False) -> list[list[object]]:
                 found.append([fault, o.said, o.code, o.whole, "no: " + ", ".join(o.differs) if o.differs else "yes"])
             except CannotMount as error:
                 found.append([fault, f"not tried: {error}", "", "", ""])
-        with FolderLock(whole):
+        with RunLock(whole):
             said, code = _run(experiment, "stimulus-m", whole)
         found.append(["a second run in the directory", said.replace(name, "DIR"), code, "", ""])
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import isabstract
@@ -54,7 +55,7 @@ STAGED_ENTRIES = "stimulus_moo._engine.store.STAGED_ENTRIES"  # rows above this 
 BACKEND = "stimulus_moo._engine.compiled.BACKEND"  # what torch.compile uses
 ENGINE_NAMES = "stimulus_moo._engine.differentiation.ENGINES"
 
-STEPS = 100
+STEPS = 200
 LR = 0.1
 BATCH = 8
 PERIOD = 8
@@ -326,6 +327,17 @@ def _falling(t: int) -> float:
     return 0.5 / (t + 1)
 
 
+def _soon(anchor: Any = None) -> Adaptive:
+    """An adaptive rule that takes losses for stalled after two steps."""
+    rule = Adaptive(anchor)
+    rule.stalled = partial(_two_steps, rule)  # type: ignore[method-assign]
+    return rule
+
+
+def _two_steps(rule: Adaptive) -> bool:
+    return rule.count >= 2
+
+
 def _recursive(name: str, build: Callable[[], Estimator], **known: Any) -> EstimatorInfo:
     return EstimatorInfo(name, build, points=(2,), anchor=24, telescopes=True, **known)
 
@@ -363,6 +375,14 @@ ESTIMATORS: dict[str, EstimatorInfo] = {
             counts=(6 * 6, 2 * 6 + 4 * 12),
         ),
         EstimatorInfo("adaptive", lambda: Adaptive(ANCHOR), counts=(6 * 6, 6 * 6), remembers=False, pairs=True),
+        EstimatorInfo(
+            "adaptive, stalled",  # anchors at steps 2 and 5
+            lambda: _soon(ANCHOR),
+            points=(1, 2),
+            anchor=24,
+            counts=(4 * 6 + 2 * 24, 2 * 6 + 2 * 12 + 2 * 24),
+        ),
+        EstimatorInfo("adaptive, stream", _soon, points=(1, 2), counts=(6 * 6, 3 * 6 + 3 * 12)),
         EstimatorInfo("filtered", lambda: Filtered(probe=2), points=(1, 2), compares_halves=True, pairs=True),
     )
 }

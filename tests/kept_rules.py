@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from stimulus_moo import Estimator, Filtered, Fixed, Full, MiniBatch, MultiGradient, Page, Recursive, Storm, Tracking
-from tests.database import ANCHOR, COLUMNS, _adaptive
+from tests.database import ANCHOR, COLUMNS, _adaptive, _soon
 from tests.harness import cut, jacobian, two_heads, two_losses
 
 BATCHES = cut(COLUMNS, 6) * 3
@@ -46,6 +46,8 @@ RULES: dict[str, KeptRule] = {
     "mini-batch, sketch": KeptRule(MiniBatch, SKETCH),
     "storm, sketch": KeptRule(lambda: Storm(0.3), EVERY | SKETCH),
     "recursive, sketch": KeptRule(lambda: Recursive(_adaptive(), 3), AT_ANCHORS | SKETCH),
+    "adaptive, stalled": KeptRule(lambda: _soon(ANCHOR), EVERY),
+    "adaptive, stream": KeptRule(_soon, EVERY),
     "fixed": KeptRule(lambda: Recursive(ANCHOR, 3), weighting=lambda: Fixed([0.3, 0.7])),
 }
 

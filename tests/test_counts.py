@@ -362,7 +362,7 @@ def test_compiled_steps_equal_the_twin() -> None:
 def test_rules_that_follow_losses_pass_over_missing_ones() -> None:
     """The level of a loss, in the safeguard and in reweigh='auto', is the mean of those values that there are."""
     nan = float("nan")
-    rollback, rising = Rollback(), WhenRising(anchors_only=False)
+    rollback, rising = Rollback(), WhenRising()
     for k, values in enumerate(([1.0, nan], [1.0, nan], [2.0, 3.0], [2.0, nan])):
         seen = Observation(k, 1, 1, False, torch.tensor(values), torch.tensor(values), torch.ones(2).double())
         assert seen.decrease == 0.0
@@ -374,7 +374,7 @@ def test_rules_that_follow_losses_pass_over_missing_ones() -> None:
     assert rising.level == pytest.approx([1.19, 3.0])
     assert rising.mean == pytest.approx([2.0 / 3.0, 0.0], abs=0.1)
     Rollback().load_state_dict(rollback.state_dict())
-    WhenRising(anchors_only=False).load_state_dict(rising.state_dict())
+    WhenRising().load_state_dict(rising.state_dict())
 
 
 def test_memory_is_estimated_on_a_batch_without_labels() -> None:

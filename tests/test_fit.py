@@ -340,6 +340,81 @@ def test_an_endless_stream_trains_with_the_plus_variant(tmp_path: Path) -> None:
     assert torch.equal(straight.model.weight, resumed.model.weight)
 
 
+class Noisy(IterableDataset):
+    """Targets that no model can fit, so that losses stall."""
+
+    def __iter__(self) -> Any:
+        generator = torch.Generator().manual_seed(4)
+        while True:
+            x = torch.randn(3, generator=generator)
+            yield x, x.sum() + torch.randn(2, generator=generator)
+
+
+def kept_between(costs: list[tuple[int, int]], first: int, last: int) -> int:
+    """The first step within a range that keeps its weights, after one that does; S = 2 passes tell a solve."""
+    kept = [passes == gradients for gradients, passes in costs]
+    return next(t for t in range(first, last) if kept[t - 1] and kept[t])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_auto_resumes_within_kept_weights_before_and_after_its_switch(
+    stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with its own learning rate; a stream needs no period and has the rule of Storm in place of anchors."""
+    monkeypatch.setattr("stimulus_moo.estimators.adaptive.LOOK", 20)
+    steps, recursive = 60, []
+
+    def watch(told: Any) -> None:
+        recursive.append(told.multigradient.estimator.recursive)
+
+    def run(**options: Any) -> Any:
+        noise = torch.randn(N, 2, generator=torch.Generator().manual_seed(4))
+        data = Noisy() if stream else (X, noise)
+        return train(
+            **{"data": data, "method": "auto", "lr": "auto", "batch_size": 8, "steps": steps, "guard": False, **options}
+        )
+
+    straight = run(callbacks=[watch])
+    switch = recursive.index(True)
+    totals = [(0, 0), *((record["gradients"], record["passes"]) for record in straight.history)]
+    costs = [(c - a, d - b) for (a, b), (c, d) in itertools.pairwise(totals)]
+    assert 20 <= switch < 30
+    assert all(recursive[switch:])
+    assert set(costs[:switch]) == {(8, 8), (8, 16)}  # one loss, and both where the weights are solved for
+    if stream:
+        assert set(costs[switch + 1 :]) == {(16, 16), (24, 32)}  # two points, and both losses at x_t
+    else:
+        assert set(costs[switch + 1 :]) == {(16, 16), (N, N), (N, 2 * N)}  # differences and anchors
+    assert math.isnan(straight.stationarity) == stream
+    for stop in (kept_between(costs, 10, switch), kept_between(costs, switch + 5, steps)):
+        folder = tmp_path / str(stop)
+        run(checkpoint=folder, callbacks=[lambda told, stop=stop: told.step == stop])
+        resumed = run(checkpoint=folder, resume=True)
+        assert torch.equal(straight.model.weight, resumed.model.weight)
+        assert [record["weights"] for record in straight.history] == [r["weights"] for r in resumed.history]
+        assert (straight.gradients, straight.passes) == (resumed.gradients, resumed.passes)
+
+
+def test_pieces_bound_anchors_and_evaluations_too() -> None:
+    sizes = []
+
+    def watched(model: nn.Module, batch: Any) -> Tensor:
+        sizes.append(len(batch[0]))
+        return losses(model, batch)
+
+    found = train(losses=watched, micro_batch=7, steps=12, evaluate_every=5)
+    assert max(sizes) == 7
+    assert found.losses == pytest.approx(train(steps=12, evaluate_every=5).losses, rel=1e-4)
+
+
+def test_a_stream_needs_a_batch_size_and_a_period_where_one_is_used() -> None:
+    with pytest.raises(InvalidOption, match="batch_size must be given for a stream, which has no length, found None"):
+        train(data=Endless(), method="auto")
+    with pytest.raises(InvalidOption, match="period must be given for a stream, which has no length, found None"):
+        train(data=Endless(), method="stimulus+", batch_size=8)
+    assert train(data=Endless(), method="smgd", batch_size=8, steps=3).steps == 3
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -368,7 +443,7 @@ def test_an_endless_stream_trains_with_the_plus_variant(tmp_path: Path) -> None:
         ({"checkpoint_every": 0}, "checkpoint_every"),
         ({"betta": 0.5}, "did you mean 'beta'"),
         ({"data": Endless(), "method": "stimulus", "batch_size": 8, "period": 8}, r"\+ variants"),
-        ({"data": Endless(), "method": "stimulus+"}, "batch_size=None"),
+        ({"data": Endless(), "method": "stimulus+"}, "batch_size must be given for a stream"),
     ],
 )
 def test_bad_options_are_named(change: dict[str, Any], match: str) -> None:

@@ -124,7 +124,8 @@ def test_one_row_is_remembered_and_equals_the_direction(name: str) -> None:
     for batch in BATCHES[:4]:
         mg.backward(batch)
         rows = mg.rows()
-        if name.startswith(("mini-batch", "full")):
+        if not mg.estimator.remembers:
+            assert name.startswith(("mini-batch", "full")) or (name.startswith("adaptive") and mg.t < 3)
             assert rows == []
         else:
             assert len(rows) == 1
@@ -412,7 +413,7 @@ def test_reset_starts_with_a_solve(name: str) -> None:
     step = mg.backward(BATCHES[5])
     if name not in ("mini-batch, auto", "recursive, auto"):  # there the rule goes on
         assert step.reweighed == (name != "fixed")
-    assert step.anchored == (mg.estimator.anchor is not None)
+    assert step.anchored == (mg.estimator.anchor is not None and name != "adaptive, stalled")  # which begins alone
     rows = jacobian(mg.objective.model, two_losses, COLUMNS if step.anchored else BATCHES[5])
     if not step.anchored or ("adaptive" not in name and "sketch" not in name):
         share = 0.3 if name == "tracking" else 1.0

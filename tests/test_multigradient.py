@@ -420,7 +420,7 @@ def cast_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
 def test_a_changed_model_is_refused_by_estimators_that_remember(name: str, change: Any) -> None:
     model = two_heads()
     mg = MultiGradient(model, cast_losses, ESTIMATORS[name].build())
-    train(mg, BATCHES[:2])
+    train(mg, BATCHES[:3])
     counters = mg.samples, mg.gradients
     rows = mg.rows()
     change(model)

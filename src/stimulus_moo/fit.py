@@ -83,7 +83,7 @@ def fit(
         model: a ``torch.nn.Module``; it is trained in place, on its device.
         losses: ``losses(model, batch)`` returns the S mean losses of a batch.
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
-            indexed directly; a map-style data set; or, for the + variants and mini-batch methods, an endless stream.
+            indexed directly; a map-style data set; or, for methods without a full pass, an endless stream.
         method: a name of ``METHODS``; ``"auto"`` is Adam on balanced weights, which are solved for in Adam's metric
             when due, with variance reduction once the losses stall (``Adaptive``, ``Balanced``).
         lr: the learning rate, or ``"auto"``, see ``DoG``; it then decays to 0 at the end of the run, by the limit that
@@ -91,6 +91,7 @@ def fit(
         momentum: for the heavy-ball methods.
         batch_size, period: default ceil(sqrt(n)), as in the theory. Every batch has exactly ``batch_size`` samples; the
             data is reshuffled when fewer are left. ``period`` is for methods with ``Recursive``, as described there.
+            A stream has no n: ``batch_size`` must be given for it, and ``period`` if the method uses one.
         guard: attach a ``Safeguard``. False runs the published method unchanged.
         steps: maximum number of steps; 1000 if no other limit is given. The limit that is reached first ends the run.
         gradients: stop after this many per-sample evaluations of the S objectives.
@@ -100,7 +101,7 @@ def fit(
         tolerance: stop when the Pareto stationarity on the evaluation data is at most this.
         evaluation: batches to evaluate on; default: the whole data set. Evaluations do not change the counters.
         evaluate_every: steps between evaluations, besides the one at the end; with a tolerance the default is
-            ``period``, or 100 if that is ``"auto"``.
+            ``period``, or 100 if that is ``"auto"`` or None.
         preference: r of ``Ray``, one positive number per objective: train to the Pareto point where r_s f_s is the same
             for all objectives; a larger r_s asks for a smaller loss.
         bounds: upper bounds of some losses, by objective: a number, or ``"5%"`` for 5% above the least loss that a run
@@ -270,12 +271,13 @@ def _train(
         return run.result()
 
 
-def _sizes(source: Source, batch_size: int | None, period: int | str | None) -> tuple[int, int | str]:
-    if not source.finite and (batch_size is None or period is None):
-        found = f"found batch_size={batch_size!r} and period={period!r}"
-        raise InvalidOption(f"batch_size and period must be given for a stream, which has no length, {found}")
-    root = math.isqrt(len(source) - 1) + 1 if source.finite else 0  # ceil(sqrt(n))
-    batch_size = root if batch_size is None else checks.positive_integer("batch_size", batch_size)
-    if source.finite and batch_size > len(source):
-        raise InvalidOption(f"batch_size must be at most the number of samples, {len(source)}, found {batch_size}")
-    return batch_size, root if period is None else checks.positive_integer_or_auto("period", period)
+def _sizes(source: Source, batch_size: int | None, period: int | str | None) -> tuple[int, int | str | None]:
+    """Return both, checked; ceil(sqrt(n)) by default. A stream has no n: methods with a period ask for it then."""
+    root = math.isqrt(len(source) - 1) + 1 if source.finite else None
+    if batch_size is None and root is None:
+        raise InvalidOption("batch_size must be given for a stream, which has no length, found None")
+    size = root if batch_size is None else checks.positive_integer("batch_size", batch_size)
+    assert size is not None
+    if source.finite and size > len(source):
+        raise InvalidOption(f"batch_size must be at most the number of samples, {len(source)}, found {size}")
+    return size, root if period is None else checks.positive_integer_or_auto("period", period)

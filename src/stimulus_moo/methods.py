@@ -42,7 +42,7 @@ class Settings:
     lr: float | str
     momentum: float
     batch_size: int
-    period: int | str
+    period: int | str | None  # STIMULUS: steps from one anchor to the next; None: there is no default (a stream)
     anchor_batch: int = 1024
     seed: int = 0
     epsilon: float | str = 1e-3  # STIMULUS+: the target accuracy
@@ -65,6 +65,12 @@ class Settings:
     def stream(self, purpose: str) -> int:
         """Return the seed of the random stream for one purpose."""
         return stream_seed(self.seed, purpose)
+
+    def recursive(self, anchor: Iterable[Any] | Anchor) -> Estimator:
+        """Return the recursive rule with this anchor."""
+        if self.period is None:
+            raise InvalidOption("period must be given for a stream, which has no length, found None")
+        return Recursive(anchor, self.period)
 
     def anchor(self) -> Iterable[Any]:
         """Return a pass over all data."""
@@ -145,10 +151,10 @@ _TABLE = (
     Method("moco", "MoCo", lambda s: Tracking(s.beta), lambda s: ProjectedDescent(s.gamma, s.rho), sgd),
     Method("moco+", "MoCo+", lambda s: Storm(s.beta), lambda s: ProjectedDescent(s.gamma, s.rho), sgd),
     Method("cr-mogm", "CR-MOGM", lambda s: MiniBatch(), lambda s: Smoothed(MinNorm(), s.alpha), sgd),
-    Method("stimulus", "STIMULUS", lambda s: Recursive(s.anchor(), s.period), min_norm, sgd),
-    Method("stimulus-m", "STIMULUS-M", lambda s: Recursive(s.anchor(), s.period), min_norm, heavy_ball),
-    Method("stimulus+", "STIMULUS+", lambda s: Recursive(s.adaptive(), s.period), min_norm, sgd),
-    Method("stimulus-m+", "STIMULUS-M+", lambda s: Recursive(s.adaptive(s.momentum), s.period), min_norm, heavy_ball),
+    Method("stimulus", "STIMULUS", lambda s: s.recursive(s.anchor()), min_norm, sgd),
+    Method("stimulus-m", "STIMULUS-M", lambda s: s.recursive(s.anchor()), min_norm, heavy_ball),
+    Method("stimulus+", "STIMULUS+", lambda s: s.recursive(s.adaptive()), min_norm, sgd),
+    Method("stimulus-m+", "STIMULUS-M+", lambda s: s.recursive(s.adaptive(s.momentum)), min_norm, heavy_ball),
     # not in the paper
     Method(
         "auto",
@@ -166,7 +172,7 @@ _TABLE = (
     ),
     Method("filtered", "Filtered STIMULUS", lambda s: Filtered(), min_norm, sgd),
     Method("filtered-m", "Filtered STIMULUS-M", lambda s: Filtered(), min_norm, heavy_ball),
-    Method("vr-scalarisation", "VR scalarisation", lambda s: Recursive(s.anchor(), s.period), fixed, sgd),
+    Method("vr-scalarisation", "VR scalarisation", lambda s: s.recursive(s.anchor()), fixed, sgd),
     Method("scalarisation", "Scalarisation, SGD", lambda s: MiniBatch(), fixed, sgd),
     Method("scalarisation-adam", "Scalarisation, Adam", lambda s: MiniBatch(), fixed, adam),
 )

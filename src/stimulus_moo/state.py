@@ -97,22 +97,22 @@ def _check(current: Any, value: Any, path: str, optional: type | None) -> None:
         current.check_state(value, path)
     elif isinstance(current, torch.Generator):
         saved = current.get_state()
-        fits, needed = _alike(value, saved), f"a random state of {len(saved)} bytes"
+        fits, needed = alike(value, saved), f"a random state of {len(saved)} bytes"
     elif isinstance(current, Tensor):
-        fits, needed = _alike(value, current), f"{_shape(current)} and {current.dtype}"
+        fits, needed = alike(value, current), short_text(current)
     elif isinstance(current, list | dict | bool | str):
         fits, needed = isinstance(value, type(current)), f"a {type(current).__name__}"
     elif isinstance(current, int | float):
         fits, needed = isinstance(value, int | float) and not isinstance(value, bool), "a number"
     if not fits:
-        raise StateMismatch(f"{path} must be {needed}, found {describe(value)}")
+        raise StateMismatch(f"{path} must be {needed}, found {short_text(value)}")
 
 
 def check_tensors(found: Any, own: Sequence[Tensor], path: str) -> None:
     """Raise StateMismatch unless a saved list holds tensors with the shapes and dtypes of ``own``."""
-    if not isinstance(found, list) or len(found) != len(own) or not all(map(_alike, found, own)):
+    if not isinstance(found, list) or len(found) != len(own) or not all(map(alike, found, own)):
         needed = [(list(tensor.shape), tensor.dtype) for tensor in own]
-        saved = [describe(value) for value in found] if isinstance(found, list) else describe(found)
+        saved = [short_text(value) for value in found] if isinstance(found, list) else short_text(found)
         raise StateMismatch(f"{path} must have the shapes and dtypes {needed}, found {saved}")
 
 
@@ -121,20 +121,17 @@ def check_numbers(found: Any, path: str, count: int | None = None, *, low: float
     numbers = isinstance(found, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in found)
     if not numbers or not all(x >= low for x in found) or count not in (None, len(found)):
         needed = "numbers" if count is None else f"{count} numbers"
-        raise StateMismatch(f"{path} must be a list of {needed} of at least {low:g}, found {describe(found)}")
+        raise StateMismatch(f"{path} must be a list of {needed} of at least {low:g}, found {short_text(found)}")
 
 
-def _alike(value: Any, tensor: Tensor) -> bool:
+def alike(value: Any, tensor: Tensor) -> bool:
+    """Return whether a saved value is a tensor of the same shape and dtype."""
     return isinstance(value, Tensor) and value.shape == tensor.shape and value.dtype == tensor.dtype
 
 
-def describe(value: Any) -> str:
+def short_text(value: Any) -> str:
     """Return a short text for an unexpected value."""
     if isinstance(value, Tensor):
-        return f"{_shape(value)} and {value.dtype}"
+        return f"a tensor of shape {list(value.shape)} and {value.dtype}"
     text = repr(value)
     return text if len(text) <= 200 else f"a {type(value).__name__}"
-
-
-def _shape(tensor: Tensor) -> str:
-    return f"a tensor of shape {list(tensor.shape)}"

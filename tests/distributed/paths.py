@@ -53,11 +53,14 @@ class Path:
 
 
 def build(name: str, **options: Any) -> tuple[MultiGradient, torch.optim.Optimizer]:
-    """A method of the table on the problem, for this process's share."""
+    """A method of the table on the problem, for this process's share, in the metric of its step where it says so."""
     method, settings = METHODS[name], replace(SETTINGS, partition=own_share())
     model = two_heads()
-    mg = MultiGradient(model, two_losses, method.estimator(settings), method.weighting(settings), **options)
-    return mg, method.step(model.parameters(), settings)
+    optimizer = method.step(model.parameters(), settings)
+    options = {"metric": optimizer, **options} if method.metric else options
+    return MultiGradient(
+        model, two_losses, method.estimator(settings), method.weighting(settings), **options
+    ), optimizer
 
 
 def follow(name: str, steps: int, **options: Any) -> Path:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from stimulus_moo import MiniBatch, MultiGradient, Recursive, Storm, Tracking
+from tests.database import replaced
 from tests.distributed.launch import values
 from tests.distributed.paths import COLUMNS, PERIOD, batches, build, own_share
 from tests.distributed.test_steps import WAYS, Broken, half, way
@@ -34,6 +35,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "storm, sketch": ("moco+", {"reweigh": 3, "gramian": "sketch"}),
     "adaptive, sketch": ("stimulus-m+", {"reweigh": "anchor", "gramian": "sketch"}),
     "fixed": ("vr-scalarisation", {}),
+    "auto": ("auto", {"reweigh": "auto"}),  # in the metric of Adam
+    "auto, all rows": ("auto", {}),
+    "auto, sketch": ("auto", {"reweigh": 3, "gramian": "sketch"}),
 }
 SHARDED = (
     "mini-batch",
@@ -44,7 +48,12 @@ SHARDED = (
     "recursive, auto",
     "storm, sketch",
     "fixed",
+    "auto",
+    "auto, all rows",
+    "auto, sketch",
 )
+LATER = 4  # step at which "auto" becomes recursive
+SOON = {f"stimulus_moo.estimators.adaptive.{name}": value for name, value in (("LOOK", LATER), ("STALLED", 10.0))}
 LARGE = ("storm", "adaptive")  # their one row is staged at any size, and may be sent in parts
 
 
@@ -53,12 +62,13 @@ def follow(case: str, **options: Any) -> tuple[Tensor, Tensor, list[Any]]:
     name, own = CASES[case]
     mg, optimizer = build(name, **own, **options)
     points, weights, costs = [], [], []
-    for batch in batches(STEPS, own_share()):
-        step = mg.backward(batch)
-        optimizer.step()
-        points.append(vector(mg.objective.model))
-        weights.append(step.weights)
-        costs.append((step.reweighed, mg.samples, mg.gradients, mg.passes))
+    with replaced(SOON):
+        for batch in batches(STEPS, own_share()):
+            step = mg.backward(batch)
+            optimizer.step()
+            points.append(vector(mg.objective.model))
+            weights.append(step.weights)
+            costs.append((step.reweighed, mg.samples, mg.gradients, mg.passes, step.anchored))
     return torch.stack(points), torch.stack(weights), costs
 
 
@@ -84,6 +94,8 @@ def test_processes_with_kept_weights_take_the_path_of_one() -> None:
         assert torch.equal(weights, other[1])
         assert costs == other[2]
     assert sum(cost[0] for cost in alone["mini-batch, auto"][2]) < STEPS / 2  # they are kept most of the time
+    for case in ("auto", "auto, all rows", "auto, sketch"):  # two anchors, and differences after each
+        assert [t for t, cost in enumerate(alone[case][2]) if cost[-1]] == [LATER, 2 * LATER], case
 
 
 # What a process may bring

@@ -159,6 +159,31 @@ def test_a_wrong_state_is_refused(change: dict[str, Any], message: str) -> None:
         rule.load_state_dict({**rule.state_dict(), **change})
 
 
+def masked_losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    x, y = batch
+    known = y.isfinite()
+    return tuple((model(x)[known[:, s], 0] - y[known[:, s], s]).square().mean() for s in range(2))
+
+
+@pytest.mark.parametrize("first", [0, 2])  # the batch without a label of the second objective
+def test_a_batch_without_labels_leaves_the_means_of_that_objective(first: int) -> None:
+    y = Y.clone()
+    y[6 * first : 6 * first + 6, 1] = torch.nan
+    model = nn.Linear(3, 1, bias=False).double()
+    mg = MultiGradient(model, masked_losses, Adaptive([(X, y)]), counts=lambda batch: batch[1].isfinite().sum(0))
+    rule, recursive = mg.estimator, []
+    for k in range(9):
+        before, pick = rule.state_dict(), torch.arange(6 * k, 6 * k + 6) % 48
+        step = mg.backward((X[pick], y[pick]))
+        recursive.append(rule.recursive)
+        if k == first:
+            assert step.losses.isnan().tolist() == [False, True]
+        if k == first > 0:
+            assert all(before[name][1] == rule.state_dict()[name][1] for name in ("fast", "slow", "level"))
+        mg.load_state_dict(mg.state_dict())  # which refuses NaN
+    assert recursive == [False] * 6 + [True] * 3  # as without missing labels
+
+
 def _seen(**values: Any) -> Any:
     """What a step has shown, as far as the rule looks at it."""
     from stimulus_moo import Observation

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.metrics import average_precision_score, ndcg_score
 
 from stimulus_moo import InvalidOption, StimulusError
@@ -28,10 +29,10 @@ def lists_of(qid: np.ndarray) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("k", [3, 10, None])
-def test_linear_ndcg_equals_scikit_learn_on_400_lists_with_ties(k: int | None) -> None:
-    labels, scores, qid = draw(0, 400)
+def test_linear_ndcg_equals_scikit_learn_on_1000_lists_with_ties(k: int | None) -> None:
+    labels, scores, qid = draw(0, 1000)
     found = ndcg(labels, scores, qid, k=k, gain="linear", per_query=True)
-    assert found.shape == (400, 3)
+    assert found.shape == (1000, 3)
     compared = 0
     for query, rows in enumerate(lists_of(qid)):
         s = query % 3
@@ -39,11 +40,13 @@ def test_linear_ndcg_equals_scikit_learn_on_400_lists_with_ties(k: int | None) -
         if truth.max() == 0:
             assert math.isnan(found[query, s])
         elif len(rows) > 1:  # scikit-learn refuses a single document
-            assert found[query, s] == pytest.approx(ndcg_score([truth], [scores[rows]], k=k), abs=1e-9)
+            with config_context(skip_parameter_validation=True, assume_finite=True):  # most of its time
+                expected = ndcg_score(truth[None], scores[None, rows], k=k)
+            assert abs(found[query, s] - expected) < 1e-9
             compared += 1
         else:
             assert found[query, s] == 1.0
-    assert compared > 300
+    assert compared > 800
 
 
 def test_exponential_ndcg_equals_scikit_learn_on_its_gains() -> None:
@@ -68,7 +71,7 @@ def test_mean_is_over_the_queries_with_a_relevant_document() -> None:
 
 
 def test_average_precision_equals_scikit_learn() -> None:
-    labels, scores, qid = draw(3, 100)
+    labels, scores, qid = draw(3, 300)
     found = mean_average_precision(labels, scores, qid, per_query=True)
     for query, rows in enumerate(lists_of(qid)):
         for s in range(3):

@@ -219,14 +219,14 @@ def test_the_rate_that_was_taken_is_in_the_history() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lr", [0.3, 1.0])
-def test_a_recursion_is_not_followed_far_by_an_optimizer_whose_steps_do_not_get_shorter(lr: float) -> None:
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_recursion_is_not_followed_far_by_an_optimizer_whose_steps_do_not_get_shorter(seed: int) -> None:
     """Adam's steps are as long where d is small; what the recursion then adds to d is mostly its own error."""
     ends = {}
     for guarded in (True, False):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(5, 24), nn.Tanh(), nn.Linear(24, 2))
-        generator = torch.Generator().manual_seed(1)
+        generator = torch.Generator().manual_seed(1 + seed)
         x = torch.randn(512, 5, generator=generator)
         y = torch.stack([3 * x[:, 0] + x[:, 1], x[:, 2] - 2 * x[:, 3]], 1) + 0.3 * torch.randn(
             512, 2, generator=generator
@@ -236,7 +236,7 @@ def test_a_recursion_is_not_followed_far_by_an_optimizer_whose_steps_do_not_get_
             return (m(b[0]) - b[1]).square().mean(0)
 
         mg = MultiGradient(model, squares, Recursive([(x, y)], 32))
-        optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
         if guarded:
             Safeguard(optimizer, mg)
         start = squares(model, (x, y)).max().item()
@@ -245,4 +245,4 @@ def test_a_recursion_is_not_followed_far_by_an_optimizer_whose_steps_do_not_get_
             mg.backward((x[rows], y[rows]))
             optimizer.step()
         ends[guarded] = squares(model, (x, y)).max().item()
-    assert ends[True] < min(start, ends[False])
+    assert ends[True] < min(start, 0.3 * ends[False])  # over five seeds 0.14 at most

@@ -92,8 +92,7 @@ ESTIMATORS = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("rule", ["recursive", "storm"])
+@pytest.mark.parametrize(("rule", "engine"), [*(("recursive", engine) for engine in ENGINES), ("storm", "auto")])
 def test_two_point_losses_are_reduced_like_the_rows(rule: str, engine: str) -> None:
     weighting = Seen()
     with ENGINES[engine].used() as option:

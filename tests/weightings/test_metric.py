@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import InvalidOption, MiniBatch, MultiGradient, Recursive
+from stimulus_moo import InvalidOption, MiniBatch, MultiGradient, Recursive, Storm
 from stimulus_moo.weightings.metric import Metric
+from tests.database import ENGINES
 
 OPTIMIZERS: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
     (torch.optim.Adam, {}),
@@ -106,6 +107,32 @@ def test_the_gramian_is_that_of_the_metric(options: dict[str, Any]) -> None:
     flat = torch.cat([scaling.reshape(-1) for scaling in scalings])
     torch.testing.assert_close(seen[0], (rows / flat) @ rows.T, rtol=1e-6 if options else 1e-9, atol=1e-9)
     assert float(step.sq_norm) == pytest.approx(float(rows.mean(0).square().sum()), rel=1e-6)  # Euclidean
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"reweigh": 3}, {"reweigh": 3, "gramian": "sketch"}])
+def test_compiled_steps_are_weighed_in_the_metric(options: dict[str, Any]) -> None:
+    """A compiled function returns Euclidean products, which are of no use then."""
+
+    def path(engine: str, *, metric: bool = True) -> tuple[Tensor, list[bool]]:
+        model, batch = problem()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        chosen = optimizer if metric else None
+        mg = MultiGradient(model, losses, Storm(0.3), metric=chosen, engine=engine, **options)
+        points, solved = [], []
+        for _ in range(7):
+            solved.append(mg.backward(batch).reweighed)
+            optimizer.step()
+            points.append(nn.utils.parameters_to_vector(model.parameters()).detach())
+        assert mg.engine == engine
+        return torch.stack(points), solved
+
+    expected, solved = path("rowwise")
+    with ENGINES["compiled"].used() as engine:
+        found, also = path(engine)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    assert also == solved
+    assert (expected - path("rowwise", metric=False)[0]).abs().max() > 1e-4
 
 
 def test_shared_parameters_alone_decide_in_the_metric_too() -> None:

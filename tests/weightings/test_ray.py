@@ -25,8 +25,7 @@ def gap(name: str, losses: torch.Tensor) -> float:
     return float((FRONTS[name].front(4001) - losses).norm(dim=1).min())
 
 
-@pytest.mark.parametrize("preference", [(1.0, 3.0), (4.0, 1.0)])
-@pytest.mark.parametrize("name", ["fonseca-fleming", "quarter-circle"])
+@pytest.mark.parametrize(("name", "preference"), [("fonseca-fleming", (1.0, 3.0)), ("quarter-circle", (4.0, 1.0))])
 def test_a_preference_ends_at_the_point_on_its_ray(name: str, preference: tuple[float, float]) -> None:
     result, losses = train(name, preference=preference)
     first, second = (r * float(f) for r, f in zip(preference, losses, strict=True))
@@ -35,11 +34,10 @@ def test_a_preference_ends_at_the_point_on_its_ray(name: str, preference: tuple[
     assert result.method == "stimulus-m"
 
 
-@pytest.mark.parametrize("name", ["fonseca-fleming"])
-def test_active_bounds_are_met_and_the_other_loss_is_least(name: str) -> None:
-    result, losses = train(name, bounds={0: 0.3})
+def test_active_bounds_are_met_and_the_other_loss_is_least() -> None:
+    result, losses = train("fonseca-fleming", bounds={0: 0.3})
     assert float(losses[0]) == pytest.approx(0.3, rel=1e-3)
-    assert gap(name, losses) < 1e-3
+    assert gap("fonseca-fleming", losses) < 1e-3
     assert result.missed == {}
 
 

@@ -14,10 +14,10 @@ from tests.harness import cut, data, same, two_heads, two_losses
 BATCHES = cut(data(24), 6)
 
 
-def rule(cost: int = 30, *, anchors_only: bool = False, losses: Any = (1.0, 1.0)) -> WhenRising:
+def rule(cost: int = 30, *, anchored: bool = False, losses: Any = (1.0, 1.0)) -> WhenRising:
     """A rule after its first solve."""
-    found = WhenRising(anchors_only=anchors_only)
-    found.learn(losses, None, cost, solved=True, anchored=anchors_only)
+    found = WhenRising()
+    found.learn(losses, None, cost, solved=True, anchored=anchored)
     return found
 
 
@@ -32,8 +32,7 @@ def test_multiples_and_anchors() -> None:
 
 
 def test_the_first_step_is_due() -> None:
-    for anchors_only in (False, True):
-        assert WhenRising(anchors_only=anchors_only).due(0, anchored=True)
+    assert all(WhenRising().due(0, anchored=anchored) for anchored in (False, True))
 
 
 def test_due_at_four_times_its_cost_at_the_latest() -> None:
@@ -77,7 +76,7 @@ def test_a_rise_between_two_points_is_seen_through_noise(objective: int) -> None
 
 
 def test_a_rise_at_one_point_is_measured_from_the_level_at_the_solve() -> None:
-    found = WhenRising(anchors_only=False)
+    found = WhenRising()
     level = 2.0
     for t in range(10):
         found.learn([2.0 + t, 1.0], None, 20, solved=t == 9, anchored=False)
@@ -112,14 +111,18 @@ def test_a_solve_begins_anew() -> None:
 
 
 def test_with_anchors_it_waits_for_one() -> None:
-    found = rule(cost=30, anchors_only=True)
-    for _ in range(20):
-        assert kept(found, (1.0, 1.0), (0.5, 0.5)) is False
-    assert found.due(1, anchored=True)
+    mg = MultiGradient(two_heads(), two_losses, Recursive(BATCHES, 18), reweigh="auto")
+    due, solved = [], []
+    for t in range(19):
+        due.append(mg.reweigh.due(t, anchored=False))
+        solved.append(mg.backward(BATCHES[t % 4]).reweighed)
+    # a solve takes 48 passes and a step between anchors 12: due after 16 of them, and solved for at the next anchor
+    assert [t for t in range(19) if due[t]] == [0, 17, 18]
+    assert [t for t in range(19) if solved[t]] == [0, 18]
 
 
 def test_the_losses_of_an_anchor_are_not_compared_with_those_of_batches() -> None:
-    found = rule(cost=30, anchors_only=True)
+    found = rule(cost=30, anchored=True)
     found.learn([9.0, 9.0], None, 10, solved=False, anchored=True)
     assert (found.count, found.spent) == (0, 10)
     assert found.level == pytest.approx([1.8, 1.8])
@@ -127,9 +130,9 @@ def test_the_losses_of_an_anchor_are_not_compared_with_those_of_batches() -> Non
 
 def test_the_state_goes_on_in_a_fresh_object() -> None:
     generator = torch.Generator().manual_seed(0)
-    straight, stopped = WhenRising(anchors_only=False), WhenRising(anchors_only=False)
+    straight, stopped = WhenRising(), WhenRising()
     for t in range(40):
-        fresh = WhenRising(anchors_only=False)
+        fresh = WhenRising()
         fresh.load_state_dict(stopped.state_dict())
         stopped = fresh
         losses, before = torch.rand(2, 3, generator=generator).tolist()

@@ -136,4 +136,5 @@ def compile_rows(
     options: dict[str, Any] = {"guard_filter_fn": needed}
     if backend == "inductor":
         options["cpp_wrapper"] = True
-    return torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
+    # dynamic=False would set and reset options of the compiler at every call; the seal allows no second shape anyway
+    return torch.compile(own, fullgraph=True, backend=backend, options=options)

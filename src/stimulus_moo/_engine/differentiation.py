@@ -187,6 +187,11 @@ def mask_of(losses: Sequence[Tensor | None]) -> int:
     return -1 if not absent else (1 << len(losses)) - 1 - sum(1 << s for s in absent)
 
 
+def last_of(losses: Sequence[Tensor | None]) -> int:
+    """Return the number of the last loss that is not None, with which the graph is freed; -1 where all are None."""
+    return max((s for s, loss in enumerate(losses) if loss is not None), default=-1)
+
+
 def spread(gradients: Sequence[Tensor | None], losses: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Return stacked gradients with zeros for the losses that are None."""
     index = [s for s, loss in enumerate(losses) if loss is not None]
@@ -206,9 +211,7 @@ def rowwise(losses: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> It
 
     Works with every model.
     """
-    last = len(losses) - 1
-    while last > 0 and losses[last] is None:
-        last -= 1
+    last = last_of(losses)
     for objective, loss in enumerate(losses):
         if loss is None:
             yield [None] * len(parameters)
@@ -237,7 +240,7 @@ def stream(losses: Sequence[Tensor | None], parameters: Sequence[Tensor], sink: 
     A gradient that was just written is still in the processor's cache. On large models, adding it immediately is much
     faster than collecting the row first.
     """
-    last, now = len(losses) - 1, 0
+    last, now = last_of(losses), 0
 
     def receive(i: int, parameter: Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_use_count = getattr(torch._C, "_storage_Use_Count", None)
+from stimulus_moo._engine.memory_users import users_of
 
 #: up to this many entries a vector is kept in one piece; large pieces would be given back to the system at every step
 MOST = 1 << 20
@@ -49,12 +49,38 @@ class Gradients:
         for parameter, view in zip(parameters, self._views, strict=True):
             if parameter.grad is not view:
                 return False
-        if _use_count is None or self._count() != self._references:
+        if self._references[0] is None or self._count() != self._references:
             return False
         self._flat.copy_(flat)
         return True
 
-    def _count(self) -> list[int]:
+    def _count(self) -> list[int | None]:
         """Return how many tensors use the memory, and how many references there are to each gradient."""
-        tensors = 0 if _use_count is None else int(_use_count(self._flat.untyped_storage()._cdata))
-        return [tensors, *map(sys.getrefcount, self._views)]
+        return [users_of(self._flat), *map(sys.getrefcount, self._views)]
+
+
+def overwritten(parameter: Tensor, value: Tensor) -> bool:
+    """Copy a value into the memory of ``p.grad``; return False, with nothing done, if that is not ours alone.
+
+    Fresh memory of this size would come from the system, page by page.
+    """
+    old = parameter.grad
+    if old is None or old.shape != value.shape or old.stride() != value.stride() or old.dtype != value.dtype:
+        return False
+    if type(old) is not Tensor or old.requires_grad or not old.is_cpu:
+        return False
+    alone = sys.getrefcount(old) == _ALONE and users_of(old) == 1
+    if alone:
+        old.copy_(value)
+    return alone
+
+
+def _references_of_one() -> int:
+    """Return the count of references to a gradient that only its parameter and one variable refer to."""
+    parameter = torch.zeros(1, requires_grad=True)
+    parameter.grad = torch.zeros(1)
+    old = parameter.grad
+    return sys.getrefcount(old)
+
+
+_ALONE = _references_of_one()

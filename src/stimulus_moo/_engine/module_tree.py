@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+MODULE_NAMES = frozenset(vars(nn.Module()))  # attributes of every module
+
 
 class ModuleTree:
     """The modules and parameters of a model, each once, in the order of ``model.modules()``.

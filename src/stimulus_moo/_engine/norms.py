@@ -27,7 +27,7 @@ def sq_norm_of(vectors: Sequence[Tensor]) -> float:
     """
     large = [vector for vector in vectors if vector.numel() > PIECE and vector.dtype is torch.float32]
     small = [vector for vector in vectors if vector.numel() <= PIECE or vector.dtype is not torch.float32]
-    total = sum(map(_in_pieces, large))
+    total = sum(map(_sum_of_pieces, large))
     if len(small) == 1:
         wide = small[0].detach().double().reshape(-1)
         total += float(wide @ wide)
@@ -45,11 +45,24 @@ def distance(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
     return math.sqrt(sum(sq_norm_of([x.detach() - y]) for x, y in zip(xs, ys, strict=True)))
 
 
-def _in_pieces(vector: Tensor) -> float:
+def in_pieces(vector: Tensor) -> bool:
+    """Return whether ``piece_norms`` applies: the vector is of float32 and consists of whole pieces."""
+    return vector.dtype is torch.float32 and vector.numel() > PIECE and vector.numel() % PIECE == 0
+
+
+def piece_norms(vector: Tensor) -> Tensor:
+    """Return the norms of the pieces of a contiguous vector."""
+    norms: Tensor = torch.linalg.vector_norm(vector.detach().view(-1, PIECE), dim=1)
+    return norms
+
+
+def known_squares(squares: float) -> bool:
+    """Return whether a squared norm, as the sum of those of pieces, has lost nothing to overflow or underflow."""
+    return _TINY < squares < math.inf
+
+
+def _sum_of_pieces(vector: Tensor) -> float:
     flat = vector.detach().reshape(-1)
     whole = len(flat) // PIECE * PIECE
-    pieces = torch.linalg.vector_norm(flat[:whole].view(-1, PIECE), dim=1)
-    found = float(pieces.double().square().sum()) + sq_norm_of([flat[whole:]])
-    if _TINY < found < math.inf:
-        return found
-    return float(torch.linalg.vector_norm(flat, dtype=torch.float64).square())
+    found = float(piece_norms(flat[:whole]).double().square().sum()) + sq_norm_of([flat[whole:]])
+    return found if known_squares(found) else float(torch.linalg.vector_norm(flat, dtype=torch.float64).square())

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from stimulus_moo._engine.counts import Counts, check_function, checked_counts
-from stimulus_moo._engine.flat import Gradients
+from stimulus_moo._engine.flat import Gradients, overwritten
 from stimulus_moo._engine.hooks import noticing_retain_grad, registered
 from stimulus_moo._engine.module_tree import ModuleTree
 from stimulus_moo._engine.nonfinite import non_finite_loss
@@ -178,12 +178,15 @@ class Objective:
     def write_gradients(self, direction: Sequence[Tensor | None], *, copy: bool = False) -> None:
         """Write one gradient per trainable parameter into ``p.grad``; frozen parameters have none.
 
-        With ``copy``, the direction keeps its memory; each old gradient is released before its successor is made.
+        With ``copy``, the direction keeps its memory. An old gradient to which nobody else refers is overwritten, any
+        other one is released before its successor is made.
         """
         for parameter in self.frozen:
             parameter.grad = None
         for parameter, gradient in zip(self.parameters, direction, strict=True):
             if copy and gradient is not None:
+                if overwritten(parameter, gradient):
+                    continue
                 parameter.grad = None
                 gradient = gradient.clone()
             parameter.grad = gradient

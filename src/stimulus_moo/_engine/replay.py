@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from stimulus_moo._engine.interrupts import DeferredInterrupts
+from stimulus_moo._engine.memory_users import users_of
 
 #: by name, a buffer and a copy of its values
 _Buffers = dict[str, tuple[Tensor | None, Tensor | None]]
 
 _CHUNK = 1 << 16  # entries exchanged at a time
-
-_use_count = getattr(torch._C, "_storage_Use_Count", None)
 
 SMALL = 1 << 20  # up to this many entries the current values are copied aside instead of exchanged
 
@@ -139,9 +138,7 @@ class ParameterSwap:
 
 def _owns_memory(tensor: Tensor) -> bool:
     """Return whether no other tensor, such as a view or a NumPy array, shares the memory of a plain CPU tensor."""
-    if type(tensor) not in (Tensor, torch.nn.Parameter) or not tensor.is_cpu or _use_count is None:
-        return False
-    return bool(_use_count(tensor.untyped_storage()._cdata) == 2)  # the tensor, and the storage object in this line
+    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.is_cpu and users_of(tensor) == 1
 
 
 def _chunks(one: Tensor, other: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

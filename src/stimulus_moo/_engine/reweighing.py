@@ -26,17 +26,16 @@ def find_rule(reweigh: Any, gramian: str, estimator: Estimator) -> tuple[Reweigh
 
 def _rule(reweigh: Any, estimator: Estimator) -> Reweigh | None:
     name, anchored = type(estimator).__name__, estimator.anchor is not None
-    anchors_only = anchored and estimator.remembers  # elsewhere its rows are not complete
     if isinstance(reweigh, str):
         if reweigh == "auto":
-            return WhenRising(anchors_only=anchors_only)
+            return WhenRising()
         if reweigh == "anchor" and anchored:
             return AtAnchors()
         needed = "a positive integer or 'auto'" if reweigh == "anchor" else "a positive integer, 'anchor' or 'auto'"
         without = f" with {name}, which has no anchors" if reweigh == "anchor" else ""
         raise InvalidOption(f"reweigh must be {needed}{without}, found {reweigh!r}")
     steps = positive_integer("reweigh", reweigh)
-    if steps > 1 and anchors_only:
+    if steps > 1 and anchored and estimator.remembers:
         raise InvalidOption(
             f"reweigh must be 1, 'anchor' or 'auto' with {name}, whose rows are complete at anchors only, found {steps}"
         )

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.flat import views
 from stimulus_moo._engine.interrupts import DeferredInterrupts
-from stimulus_moo._engine.norms import distance, sq_norm_of
+from stimulus_moo._engine.norms import distance, in_pieces, known_squares, piece_norms, sq_norm_of
 
 #: above this many entries the parts of a row do not stay in the processor's cache until all are there
 LARGE = 1 << 20
@@ -68,22 +68,24 @@ class Row:
         """Become empty; the memory comes with the gradients."""
         self.parts, self._flats = [None] * len(self.parameters), []
 
-    def accumulate(self, loss: Tensor, weight: float, old: Row | None = None, keep: float = 0.0) -> None:
+    def accumulate(
+        self, loss: Tensor, weight: float, old: Row | None = None, keep: float = 0.0, *, last: bool = False
+    ) -> None:
         """Add ``weight`` times the gradient of a loss, as plain training adds to ``p.grad``, which stays as it was.
 
-        Then add ``keep`` times the old row, if there is one. In a large model each part is finished, and its norm
-        taken, as soon as its gradient exists, while it is in the processor's cache.
+        Then add ``keep`` times the old row, if there is one. ``last`` says that nothing more will be added in this
+        step: each large part is then finished, and its norm taken, while it is in the processor's cache.
         """
         parameters, kept = self.parameters, [parameter.grad for parameter in self.parameters]
         earlier = [None] * len(parameters) if old is None else old.parts
         hooks: list[RemovableHandle] = []
-        squares: dict[int, float] = {}
+        norms: dict[int, Tensor] = {}  # of the pieces of each part that is finished
 
         def finish(i: int, parameter: Tensor) -> None:
             part, other = parameter.grad, earlier[i]
-            if part is not None and part.layout is torch.strided:
+            if part is not None and part.is_contiguous():
                 with torch.no_grad():
-                    squares[i] = sq_norm_of([part if other is None else part.add_(other, alpha=keep)])
+                    norms[i] = piece_norms(part if other is None else part.add_(other, alpha=keep))
 
         def clean_up() -> None:
             for hook in hooks:
@@ -92,11 +94,11 @@ class Row:
                 parameter.grad = gradient
 
         self.close, self._flats = clean_up, []
-        large = sum(map(Tensor.numel, parameters)) > LARGE
+        large = last and sum(map(Tensor.numel, parameters)) > LARGE
         try:
             for i, (parameter, part) in enumerate(zip(parameters, self.parts, strict=True)):
                 parameter.grad = part
-                if large:
+                if large and in_pieces(parameter):
                     hooks.append(parameter.register_post_accumulate_grad_hook(partial(finish, i)))
             with full_precision({loss.device}):
                 torch.autograd.backward(loss, torch.full_like(loss, weight), inputs=list(parameters))
@@ -106,11 +108,17 @@ class Row:
             with DeferredInterrupts():
                 clean_up()
                 self.close = None
-        rest = [None if i in squares else other for i, other in enumerate(earlier)]
+        self._complete(earlier, keep, norms)
+
+    def _complete(self, earlier: Sequence[Tensor | None], keep: float, norms: dict[int, Tensor]) -> None:
+        """Add what is left of the old row, and sum up the norms of the pieces if they were taken."""
+        rest = [None if i in norms else other for i, other in enumerate(earlier)]
         if any(other is not None for other in rest):
-            self.merge(Row(parameters, rest), keep)
-        elif len(squares) == sum(self.reach):
-            self._sq_norm = sum(squares.values())
+            self.merge(Row(self.parameters, rest), keep)
+        if norms:
+            others = [part for i, part in enumerate(self.parts) if part is not None and i not in norms]
+            squares = float(torch.cat(list(norms.values())).double().square_().sum())
+            self._sq_norm = squares + sq_norm_of(others) if known_squares(squares) else None
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times the gradients, one per parameter or None."""

@@ -232,8 +232,9 @@ class Transaction:
             snapshot.restore()  # the same random draw at x_t; buffers advance only there
             account.before = earlier.losses
         for piece in pieces:
-            last = keep if piece is pieces[-1] and not self.in_place else 0.0
-            self.accumulate(piece, update.now * factor * piece.fraction, account, probe, keep=last)
+            last = piece is pieces[-1]
+            old = keep if last and not self.in_place else 0.0
+            self.accumulate(piece, update.now * factor * piece.fraction, account, probe, keep=old, last=last)
         self.replayed = not drawn or all(map(torch.equal, drawn, self._snapshot.random_states()))
         if not self.in_place:
             self.merge(keep)
@@ -252,10 +253,11 @@ class Transaction:
         *,
         at_previous: bool = False,
         keep: float = 0.0,
+        last: bool = False,
     ) -> None:
         """Add ``weight`` times the rows of one piece; a weight of 0 only looks at the gradients.
 
-        Where there is one row, ``keep`` times the old row may be added too.
+        Where there is one row, ``keep`` times the old row may be added too; ``last`` is the last piece at x_t.
         """
         store = self.store
         evaluated = store.objective.evaluate(piece.content, self.step, piece.counts)
@@ -274,7 +276,7 @@ class Transaction:
         elif isinstance(target, Row) and side is None and store.engine.accumulates(store.objective.parameters):
             if weight:
                 old = store.rows if keep and isinstance(store.rows, Row) else None
-                target.accumulate(loss, weight, old, keep)
+                target.accumulate(loss, weight, old, keep, last=last)
                 self._merged = old is not None
         else:
             self._add_row(piece, target, loss, weight, side)

@@ -1,13 +1,12 @@
 """What must be the same in all processes before they make a step together."""
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from stimulus_moo._engine.digest import digest_of
 from stimulus_moo._engine.store import Store
 from stimulus_moo.errors import RankMismatch
 from stimulus_moo.estimators import Update
@@ -29,9 +28,7 @@ def fingerprint_of(store: Store, update: Update, step: int) -> Fingerprint:
     }
     for name, parameter, decisive in zip(objective.names, objective.parameters, objective.decisive, strict=True):
         kind = f"{list(parameter.shape)} of {parameter.dtype}{'' if decisive else ', not shared'}"
-        values = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-        digest = hashlib.blake2b(values.data, digest_size=6).hexdigest()
-        about[f"parameter {name!r}"] = f"{kind} with values {digest}"
+        about[f"parameter {name!r}"] = f"{kind} with values {digest_of(parameter)}"
     return about
 
 

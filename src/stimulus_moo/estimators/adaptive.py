@@ -120,6 +120,7 @@ class Adaptive(Estimator):
         falls = [
             (slow - fast) / level if level else 0.0
             for fast, slow, level in zip(self.fast, self.slow, self.level, strict=True)
+            if math.isfinite(level)
         ]
         return sum(falls) < STALLED * len(falls)
 
@@ -152,7 +153,12 @@ class Adaptive(Estimator):
 
 
 def _means(old: list[float] | None, new: Sequence[float], memory: float) -> list[float]:
-    """Return running means."""
-    if old is None:
-        return list(new)
-    return [memory * mean + (1.0 - memory) * value for mean, value in zip(old, new, strict=True)]
+    """Return running means; a loss without a count is NaN and leaves its mean, which is infinite before the first."""
+    means = [math.inf] * len(new) if old is None else old
+    return [_mean(mean, value, memory) for mean, value in zip(means, new, strict=True)]
+
+
+def _mean(old: float, new: float, memory: float) -> float:
+    if math.isnan(new):
+        return old
+    return memory * old + (1.0 - memory) * new if math.isfinite(old) else new

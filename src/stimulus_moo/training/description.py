@@ -7,7 +7,6 @@ that digests carry its version and are compared only within it.
 """
 
 import dis
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.digest import digest, digest_of
+from stimulus_moo._engine.module_tree import MODULE_NAMES
 from stimulus_moo.data.batches import tensors
 from stimulus_moo.data.sources import Columns, Selected, Source
 from stimulus_moo.state import Stateful
@@ -25,7 +26,6 @@ from stimulus_moo.state import Stateful
 _PLAIN = bool | int | float | complex | str | bytes | None | torch.dtype | torch.device
 _DEPTH = 5  # of nested objects
 _VERSION = f"python {sys.version_info.major}.{sys.version_info.minor}"
-_MODULE_NAMES = frozenset(vars(torch.nn.Module()))  # attributes of every module
 
 
 def describe(value: Any, depth: int = _DEPTH) -> str:
@@ -45,7 +45,7 @@ def describe(value: Any, depth: int = _DEPTH) -> str:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(np.ascontiguousarray(value))
     if isinstance(value, Tensor):
-        return f"{list(value.shape)} of {value.dtype} {_digest(_bytes(value))}"
+        return f"{list(value.shape)} of {value.dtype} {digest_of(value)}"
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, set | frozenset):
@@ -59,7 +59,7 @@ def describe(value: Any, depth: int = _DEPTH) -> str:
     if isinstance(value, MethodType | FunctionType):
         function: Any = value.__func__ if isinstance(value, MethodType) else value
         code = _code_of(function, {}) if isinstance(function, FunctionType) else kind
-        return f"{value.__qualname__} ({_VERSION}: {_digest(code.encode())})"
+        return f"{value.__qualname__} ({_VERSION}: {digest(code.encode())})"
     if isinstance(value, torch.nn.Module):
         parts = {name or "it": _attributes(part) for name, part in value.named_modules()}
         return f"{kind} {describe(parts, inner)}"
@@ -87,7 +87,7 @@ def describe_data(source: Source) -> str:
         return type(source).__name__
     some = torch.linspace(0, len(source) - 1, min(64, len(source))).long()
     shapes = [f"{list(leaf.shape)} of {leaf.dtype}" for leaf in tensors(source.columns)]
-    return f"{', '.join(shapes)} {_digest(describe(source.take(some)).encode())}"
+    return f"{', '.join(shapes)} {digest(describe(source.take(some)).encode())}"
 
 
 def same(saved: Any, own: Any) -> bool:
@@ -170,16 +170,7 @@ def _filled(cell: Any) -> bool:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Return the options of an object: its attributes, without state that a checkpoint holds."""
-    hidden = _MODULE_NAMES if isinstance(value, torch.nn.Module) else frozenset()
+    hidden = MODULE_NAMES if isinstance(value, torch.nn.Module) else frozenset()
     if isinstance(value, Stateful):
         hidden |= {name for name in value.state_names if not isinstance(getattr(value, name), Stateful)}
     return {name: item for name, item in vars(value).items() if name not in hidden}
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    plain = tensor.detach().to_dense() if tensor.layout is not torch.strided else tensor.detach()
-    return plain.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=6).hexdigest()

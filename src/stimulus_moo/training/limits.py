@@ -24,7 +24,9 @@ class Limits:
     evaluate_every: int | None = None
 
     @classmethod
-    def check(cls, *, period: int | str, evaluate_every: Any, tolerance: Any, seconds: Any, **counts: Any) -> Self:
+    def check(
+        cls, *, period: int | str | None, evaluate_every: Any, tolerance: Any, seconds: Any, **counts: Any
+    ) -> Self:
         """Return checked limits; 1000 steps if there are none. ``counts`` are ``steps``, ``gradients``, ``passes``."""
         if all(limit is None for limit in (tolerance, seconds, *counts.values())):
             counts["steps"] = 1000

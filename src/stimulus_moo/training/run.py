@@ -192,7 +192,7 @@ class Run:
         else:
             return None
         trained = self.multigradient.objective
-        objective = Objective(trained.model, trained.losses, counts=trained.counts)
+        objective = Objective(trained.model, trained.losses, micro_batch=trained.micro_batch, counts=trained.counts)
         reducer = make_reducer(self.group, self._shard, Storage())
         try:
             found = measure_with(Store(objective, Engine("auto", objective.model), reducer=reducer), batches, self.step)

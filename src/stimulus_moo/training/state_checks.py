@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo.errors import StateMismatch
 from stimulus_moo.optim import HeavyBall
-from stimulus_moo.state import describe
+from stimulus_moo.state import alike, short_text
 
 _PLAIN = bool | int | float | str | None
 #: Options of optimizers that are never negative.
@@ -66,7 +66,7 @@ def check_seconds(value: Any) -> None:
 
 def _require(right: bool, path: str, needed: str, found: Any) -> None:
     if not right:
-        raise StateMismatch(f"the checkpoint's {path} must be {needed}, found {describe(found)}; use another folder")
+        raise StateMismatch(f"the checkpoint's {path} must be {needed}, found {short_text(found)}; use another folder")
 
 
 def _of_torch(part: Any) -> bool:
@@ -74,8 +74,7 @@ def _of_torch(part: Any) -> bool:
 
 
 def _check_tensor(own: Tensor, found: Any, path: str) -> None:
-    right = isinstance(found, Tensor) and found.shape == own.shape and found.dtype == own.dtype
-    _require(right, path, f"a tensor of shape {list(own.shape)} and {own.dtype}", found)
+    _require(alike(found, own), path, short_text(own), found)
 
 
 def _check_model(own: Mapping[str, Any], found: Any) -> None:

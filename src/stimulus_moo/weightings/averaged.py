@@ -9,7 +9,7 @@ from torch import Tensor
 
 from stimulus_moo.errors import StateMismatch
 from stimulus_moo.options import real
-from stimulus_moo.state import describe
+from stimulus_moo.state import short_text
 from stimulus_moo.weightings.base import GramianToWeights, Weighting, as_weighting, check_weights
 
 
@@ -52,7 +52,7 @@ class Averaged(Weighting):
         found = state["gramian"]
         if found is not None and (found.dim() != 2 or len(set(found.shape)) != 1 or found.dtype != torch.float64):
             where = f"{path or self.kind}.gramian"
-            raise StateMismatch(f"{where} must be None or a square matrix of torch.float64, found {describe(found)}")
+            raise StateMismatch(f"{where} must be None or a square matrix of torch.float64, found {short_text(found)}")
         check_weights(state["losses"], f"{path or self.kind}.losses")
 
     def __call__(self, gramian: Tensor, *losses: Tensor) -> Tensor:

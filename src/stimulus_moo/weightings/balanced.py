@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stimulus_moo.errors import StateMismatch
 from stimulus_moo.options import real
-from stimulus_moo.state import describe
+from stimulus_moo.state import short_text
 from stimulus_moo.weightings.base import Weighting
 from stimulus_moo.weightings.solver import FloatArray, solve
 
@@ -62,7 +62,7 @@ class Balanced(Weighting):
             right = found is None or (found.dim() == dimensions and found.dtype == torch.float64)
             if not right or (found is not None and len(set(found.shape)) != 1):
                 where, needed = f"{path or self.kind}.{name}", "a square matrix" if dimensions == 2 else "a vector"
-                raise StateMismatch(f"{where} must be None or {needed} of torch.float64, found {describe(found)}")
+                raise StateMismatch(f"{where} must be None or {needed} of torch.float64, found {short_text(found)}")
 
     def __call__(self, gramian: Tensor) -> Tensor:
         """Solve the problem exactly."""

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.module_tree import MODULE_NAMES
 from stimulus_moo.errors import InvalidOption, InvalidWeights, StateMismatch
-from stimulus_moo.state import Stateful, describe
+from stimulus_moo.state import Stateful, short_text
 
 GramianToWeights = Callable[..., Tensor]  #: a weighting of this library, of TorchJD or a plain function
-_MODULE_NAMES = frozenset(vars(torch.nn.Module()))  # attributes of every module
 
 
 class Weighting(Stateful, ABC):
@@ -139,13 +139,13 @@ def checked(weights: Any, objectives: int) -> Tensor:
 def check_weights(found: Any, path: str) -> None:
     """Raise StateMismatch unless saved weights are None or a vector of float64."""
     if found is not None and not (isinstance(found, Tensor) and found.dim() == 1 and found.dtype == torch.float64):
-        raise StateMismatch(f"{path} must be None or a vector of torch.float64, found {describe(found)}")
+        raise StateMismatch(f"{path} must be None or a vector of torch.float64, found {short_text(found)}")
 
 
 def _attributes(part: Any) -> dict[str, Any]:
     if not isinstance(part, torch.nn.Module):
         return dict(getattr(part, "__dict__", {}))
-    own = {key: value for key, value in part.__dict__.items() if key not in _MODULE_NAMES}
+    own = {key: value for key, value in part.__dict__.items() if key not in MODULE_NAMES}
     return {**own, **part._buffers}
 
 

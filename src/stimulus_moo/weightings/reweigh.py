@@ -54,8 +54,8 @@ class WhenRising(Reweigh):
         due if  passes since the solve >= its own, and some mean of y^s since it exceeds 3 standard errors,
         or if   passes since the solve >= 4 times its own
 
-    A solve costs S passes per sample and a kept step one, so solves use between a fifth and half of all passes. With
-    ``anchors_only`` the weights are solved for at anchors, the other anchors differentiate the one loss lambda . F.
+    A solve costs S passes per sample and a kept step one, so solves use between a fifth and half of all passes. A rule
+    that adds differences is not asked between its anchors, where its rows are not complete.
 
     The running mean has a memory of 0.9. A loss without a count (``counts=``) counts as unchanged.
     """
@@ -66,8 +66,7 @@ class WhenRising(Reweigh):
     learns = True
     FEW, ERRORS, SELDOM, MEMORY = 5, 3.0, 4, 0.9
 
-    def __init__(self, *, anchors_only: bool) -> None:
-        self.anchors_only = anchors_only
+    def __init__(self) -> None:
         self.spent = 0  # passes since the last solve
         self.cost: int | None = None  # passes of the last solve
         self.level: list[float] | None = None  # running mean of the losses
@@ -89,8 +88,6 @@ class WhenRising(Reweigh):
         """Return whether the weights are due."""
         if self.cost is None:
             return True
-        if self.anchors_only and not anchored:
-            return False
         return self.spent >= self.SELDOM * self.cost or (self.spent >= self.cost and self.rising())
 
     def rising(self) -> bool:

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stimulus_moo.lab.data.cache import Arrays, cache_path, load_or_build
-from stimulus_moo.lab.data.checksums import file_sha256, problem
+from stimulus_moo.lab.data.checksums import file_sha256
 from stimulus_moo.lab.data.errors import DataError
-from stimulus_moo.lab.data.folders import find, how_to_get, member
 from stimulus_moo.lab.data.idx import read_idx
 from stimulus_moo.lab.data.pairing import draw_pairs, overlay
-from stimulus_moo.lab.data.registry import dataset
+from stimulus_moo.lab.data.registered import named_files, verify
 from stimulus_moo.options import natural_number, positive_integer, seed_number
 
 CANVAS = 36
@@ -50,10 +49,7 @@ class ImageFiles:
             DataError: the content of a file is not the registered one.
         """
         if self.registered:
-            entry = dataset(self.registered)
-            for file, path in zip(entry.files, (*self.train, *self.test), strict=True):
-                if found := problem(file, path):
-                    raise DataError(f"{found}; {how_to_get(entry)}; for other IDX files name their folder instead")
+            verify(self.registered, (*self.train, *self.test))
 
 
 @dataclass(frozen=True)
@@ -88,18 +84,9 @@ def image_files(
     Raises:
         DataError: a file is missing.
     """
-    entry = dataset(name)
-    place = find(name, data, download=download) if folder is None else Path(folder)
-    paths = []
-    for file in entry.files:
-        path = member(place, file)
-        if path is None:
-            raise DataError(
-                f"{place / file.name}: expected one of MNIST's four IDX files (with or without .gz), "
-                f"found nothing; {how_to_get(entry)}"
-            )
-        paths.append(path)
-    return ImageFiles(place, (paths[0], paths[1]), (paths[2], paths[3]), name if folder is None else "")
+    images, labels, test_images, test_labels = named_files(name, data, folder=folder, download=download)
+    registered = name if folder is None else ""
+    return ImageFiles(images.parent, (images, labels), (test_images, test_labels), registered)
 
 
 def load_pairs(

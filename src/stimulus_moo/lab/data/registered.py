@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -31,14 +32,32 @@ def verified_files(
         DataError: a file is missing, or its content is not the registered one.
         InvalidOption: no data set has this name, or it is built in.
     """
+    paths = named_files(name, data, folder=folder, download=download)
+    if folder is None:
+        verify(name, paths)
+    return paths
+
+
+def named_files(
+    name: str,
+    data: str | PathLike[str] | None = None,
+    *,
+    folder: str | PathLike[str] | None = None,
+    download: bool = True,
+) -> list[Path]:
+    """Return the same paths without looking into the files."""
     entry = dataset(name)
     place = find(name, data, download=download) if folder is None else Path(folder)
-    paths = []
-    for file in entry.files:
-        path = member(place, file)
+    paths = [member(place, file) for file in entry.files]
+    for file, path in zip(entry.files, paths, strict=True):
         if path is None:
             raise DataError(f"{place / file.name}: expected a file of {name}, found nothing; {how_to_get(entry)}")
-        if folder is None and (found := problem(file, path)):
+    return [path for path in paths if path is not None]
+
+
+def verify(name: str, paths: Sequence[Path]) -> None:
+    """Raise DataError unless the files of a data set have the registered content."""
+    entry = dataset(name)
+    for file, path in zip(entry.files, paths, strict=True):
+        if found := problem(file, path):
             raise DataError(f"{found}; {how_to_get(entry)}; for files of your own pass their folder")
-        paths.append(path)
-    return paths

@@ -18,18 +18,12 @@ _RF1_MIRRORS = (
     "https://raw.githubusercontent.com/Zhendong-Wang/Probabilistic-Conformal-Prediction/"
     "e6f505beaf07f208cb496f85ac91fd37482677c6/data/rf1.arff",
 )
-_FASHION_MIRROR = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"
+_FASHION_MIRRORS = ("https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",)
 
 
-def _mnist(stem: str, sha256: str, size: int, packed_sha256: str, packed_size: int) -> DataFile:
+def _idx(mirrors: tuple[str, ...], stem: str, sha256: str, size: int, packed_sha256: str, packed_size: int) -> DataFile:
     name = f"{stem}.gz"
-    urls = tuple(mirror + name for mirror in _MNIST_MIRRORS)
-    return DataFile(name, sha256, size, urls, packed_sha256, packed_size)
-
-
-def _fashion(stem: str, sha256: str, size: int, packed_sha256: str, packed_size: int) -> DataFile:
-    name = f"{stem}.gz"
-    return DataFile(name, sha256, size, (_FASHION_MIRROR + name,), packed_sha256, packed_size)
+    return DataFile(name, sha256, size, tuple(mirror + name for mirror in mirrors), packed_sha256, packed_size)
 
 
 def _lambdarank(name: str, sha256: str, size: int) -> DataFile:
@@ -37,28 +31,32 @@ def _lambdarank(name: str, sha256: str, size: int) -> DataFile:
 
 
 _MNIST = (
-    _mnist(
+    _idx(
+        _MNIST_MIRRORS,
         "train-images-idx3-ubyte",
         "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
         47_040_016,
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
         9_912_422,
     ),
-    _mnist(
+    _idx(
+        _MNIST_MIRRORS,
         "train-labels-idx1-ubyte",
         "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
         60_008,
         "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
         28_881,
     ),
-    _mnist(
+    _idx(
+        _MNIST_MIRRORS,
         "t10k-images-idx3-ubyte",
         "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
         7_840_016,
         "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
         1_648_877,
     ),
-    _mnist(
+    _idx(
+        _MNIST_MIRRORS,
         "t10k-labels-idx1-ubyte",
         "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
         10_008,
@@ -67,28 +65,32 @@ _MNIST = (
     ),
 )
 _FASHION = (
-    _fashion(
+    _idx(
+        _FASHION_MIRRORS,
         "train-images-idx3-ubyte",
         "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
         47_040_016,
         "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
         26_421_880,
     ),
-    _fashion(
+    _idx(
+        _FASHION_MIRRORS,
         "train-labels-idx1-ubyte",
         "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
         60_008,
         "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
         29_515,
     ),
-    _fashion(
+    _idx(
+        _FASHION_MIRRORS,
         "t10k-images-idx3-ubyte",
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
         7_840_016,
         "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
         4_422_102,
     ),
-    _fashion(
+    _idx(
+        _FASHION_MIRRORS,
         "t10k-labels-idx1-ubyte",
         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
         10_008,
@@ -155,7 +157,7 @@ DATASETS: dict[str, DataSet] = {
             files=_FASHION,
             origin="Xiao, Rasul, Vollgraf (2017), Zalando",
             licence="MIT",
-            by_hand=f"download the four .gz files from {_FASHION_MIRROR}",
+            by_hand=f"download the four .gz files from {_FASHION_MIRRORS[0]}",
         ),
         *TABULAR,
         DataSet(

@@ -13,7 +13,7 @@ from stimulus_moo.distributed import find_group
 from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.runs.cells import Cells
 from stimulus_moo.lab.runs.directory import CELLS, SETTINGS, STUDY, SUMMARY, describe, occupied, open_folder, run_folder
-from stimulus_moo.lab.runs.lock import FolderLock
+from stimulus_moo.lab.runs.lock import RunLock
 from stimulus_moo.lab.runs.reading import check_fields
 from stimulus_moo.lab.runs.schema import settings_problem, study_problem, summary_problem
 from stimulus_moo.lab.runs.storage import plain, read_json, write_json
@@ -81,7 +81,7 @@ def run_one(
     with ExitStack() as held:
 
         def open_run() -> dict[str, Any] | None:
-            held.enter_context(FolderLock(out))
+            held.enter_context(RunLock(out))
             return _summary_in(out, training.asked(), resume)
 
         complete: dict[str, Any] | None = group.broadcast(open_run)  # only the first process opens the directory
@@ -173,7 +173,7 @@ def run_study(
         RunError: the directory is in use, already holds a study, or holds another or a damaged one.
     """
     asked = {"study": study.name, "seeds": seeds, "settings": dict(settings)}
-    with FolderLock(out):
+    with RunLock(out):
         if open_folder(out, asked, resume) is None:
             write_json(out / SETTINGS, describe({**asked, "title": study.title, "claim": study.claim}))
         complete = read_json(out / STUDY)

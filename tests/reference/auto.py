@@ -1,0 +1,120 @@
+"""Literal twin of auto: Adam on balanced weights in its metric, solved for when due, and differences in the end.
+
+As in twins.py, plain float64 numpy that shares no code with src; the constants are those of the docstrings.
+"""
+
+import numpy as np
+
+from tests.reference.kept import KeptRecord
+from tests.reference.twins import min_norm
+
+
+def running(old, new, memory):
+    """A running mean that begins with its first value."""
+    return new if old is None else memory * old + (1 - memory) * new
+
+
+class BalancedInMetric:
+    """lambda_s = g lambda'_s / n_s from running means of log n and of the cosines of the rows u / sqrt(D)."""
+
+    def __init__(self, memory=0.9):
+        self.memory, self.logs, self.cosines = memory, None, None
+
+    def __call__(self, u, scale):
+        rows = u / np.sqrt(scale)
+        n = np.sqrt(np.sum(rows**2, axis=1))
+        unit = rows / n[:, None]
+        self.logs = running(self.logs, np.log(n), self.memory)
+        self.cosines = running(self.cosines, unit @ unit.T, self.memory)
+        values, vectors = np.linalg.eigh(self.cosines)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))  # rows with these cosines
+        return np.exp(self.logs.mean() - self.logs) * min_norm(root)
+
+
+class Rising:
+    """Due where a loss has risen by 3 standard errors and a solve has paid for itself, or after 4 times its passes."""
+
+    def __init__(self):
+        self.spent, self.cost, self.level, self.changes = 0, 0, None, []
+
+    def due(self):
+        if self.spent >= 4 * self.cost:
+            return True
+        y = np.array(self.changes)
+        if self.spent < self.cost or len(y) < 5:
+            return False
+        return bool(np.any(y.mean(0) > 3 * y.std(0, ddof=1) / np.sqrt(len(y))))
+
+    def learn(self, losses, before, passes, *, solved, anchored):
+        self.level = running(self.level, losses, 0.9)
+        if solved:
+            self.spent, self.cost, self.reference, self.changes = 0, passes, self.level, []
+            return
+        self.spent += passes
+        if not anchored:
+            self.changes.append(losses - (self.reference if before is None else before))
+
+
+class Stalls:
+    """Whether differences are used: once losses stall, until they are as large as gradients."""
+
+    def __init__(self, look, stalled):
+        self.look, self.limit = look, stalled
+        self.fast = self.slow = self.level = self.noise = None
+        self.switch(recursive=False)
+
+    def switch(self, *, recursive):
+        self.recursive, self.count, self.change, self.cost, self.spent = recursive, 0, None, 0, 0
+
+    def kind(self, t):
+        if not self.recursive and t and self.count >= self.look:
+            if np.mean((self.slow - self.fast) / self.level) < self.limit:
+                self.switch(recursive=True)
+                return "anchor"
+        elif self.recursive and self.change is not None and self.change > 0.5 * self.noise:
+            self.switch(recursive=False)
+        if not self.recursive:
+            return "alone"
+        return "anchor" if self.spent >= self.cost else "difference"
+
+    def learn(self, kind, losses, gradients, difference, d):
+        self.count += 1
+        if kind == "anchor":
+            self.cost, self.spent = gradients, 0
+        else:
+            self.spent += gradients
+            self.fast, self.slow = running(self.fast, losses, 0.98), running(self.slow, losses, 0.995)
+            self.level = running(self.level, np.abs(losses), 0.995)
+        if kind == "difference":
+            self.change = running(self.change, difference @ difference, 0.9)
+        if not self.recursive:
+            self.noise = running(self.noise, d @ d, 0.98)
+
+
+def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, beta1=0.9, beta2=0.999, eps=1e-8):
+    """Returns the trajectory and the kind of every step: alone, anchor or difference."""
+    record, kinds, everything = KeptRecord(x0), [], np.arange(problem.n)
+    x = record.x[0]
+    last, r, weights, m, v = None, None, None, np.zeros_like(x), np.zeros_like(x)
+    weigh, rising, stalls = BalancedInMetric(), Rising(), Stalls(look, stalled)
+    for t in range(steps):
+        kind = stalls.kind(t)
+        A = everything if kind == "anchor" else batches[t]
+        points = 2 if kind == "difference" else 1
+        solved = kind != "difference" and (weights is None or rising.due())
+        u, losses = problem.gradients(x, A), problem.losses(x, A)
+        before = problem.losses(last, A) if points == 2 else None
+        if solved:
+            weights = weigh(u, np.sqrt(v / (1 - beta2**t)) + eps if t else np.ones_like(x))
+        difference = weights @ (u - problem.gradients(last, A)) if points == 2 else None
+        d = weights @ u if points == 1 else r + difference
+        gradients = points * len(A)
+        passes = problem.objectives * gradients if solved else gradients
+        stalls.learn(kind, losses, gradients, difference, d)
+        rising.learn(losses, before, passes, solved=solved, anchored=kind == "anchor")
+        last, r = x, d
+        m, v = beta1 * m + (1 - beta1) * d, beta2 * v + (1 - beta2) * d**2
+        x = x - lr * (m / (1 - beta1 ** (t + 1))) / (np.sqrt(v / (1 - beta2 ** (t + 1))) + eps)
+        record.add(weights, d, x, solved, samples=len(A), gradients=gradients, passes=passes)
+        kinds.append(kind)
+    return record.trajectory(), kinds
