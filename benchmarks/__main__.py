@@ -36,6 +36,7 @@ NAMES = (
     "forced",
     "hands_free",
     "auto_cost",
+    "fronts",
 )
 
 _HERE = Path(__file__).parent

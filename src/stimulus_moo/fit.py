@@ -1,8 +1,9 @@
 """Entry point without a loop of one's own: a method by name, data handling, evaluation, stopping, checkpoints."""
 
+import copy
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Unpack
@@ -25,6 +26,7 @@ from stimulus_moo.training.history import Result
 from stimulus_moo.training.limits import Limits
 from stimulus_moo.training.progress import Callback, progress_bar
 from stimulus_moo.training.run import Run, take_over
+from stimulus_moo.training.target import Target, alone
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
@@ -48,6 +50,8 @@ def fit(
     tolerance: float | None = None,
     evaluation: Iterable[Any] | None = None,
     evaluate_every: int | None = None,
+    preference: Sequence[float] | None = None,
+    bounds: Mapping[int, float | str] | None = None,
     weighting: GramianToWeights | str | None = None,
     reweigh: int | str | None = None,
     gramian: str = "exact",
@@ -99,6 +103,12 @@ def fit(
         evaluation: batches to evaluate on; default: the whole data set. Evaluations do not change the counters.
         evaluate_every: steps between evaluations, besides the one at the end; with a tolerance the default is
             ``period``, or 100 if that is ``"auto"`` or None.
+        preference: r of ``Ray``, one positive number per objective: train to the Pareto point where r_s f_s is the same
+            for all objectives; a larger r_s asks for a smaller loss.
+        bounds: upper bounds of some losses, by objective: a number, or ``"5%"`` for 5% above the least loss that a run
+            on this objective alone reaches with the same limits; the counters do not include that run. The other losses
+            are minimised subject to the bounds, see ``Bounded``; ``Result.missed`` has those that were not met. With a
+            preference or bounds, ``"auto"`` means ``"stimulus-m"``: they need losses without the noise of a batch.
         weighting: replaces the method's weighting; an object or a name, as for ``MultiGradient``.
         reweigh, gramian: as for ``MultiGradient``: when weights are solved for, None for the method's own rule, and
             from which Gramian.
@@ -145,7 +155,8 @@ def fit(
     >>> result.stationarity < 1e-6, result.steps, result.samples, result.gradients, result.passes
     (True, 160, 4960, 7360, 14720)
     """
-    chosen = find_method(method)
+    target = Target.check(preference, bounds, weighting)
+    chosen = find_method("stimulus-m" if target is not None and method == "auto" else method)
     check_options(options)
     checks.flag("guard", guard)
     if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
@@ -175,6 +186,21 @@ def fit(
         evaluate_every=evaluate_every,
         period=period,
     )
+
+    def least(s: int) -> float:
+        """Return the least value of one loss, by a run on a copy of the model."""
+        loss, count = alone(losses, counts, s)
+        own = (lr, momentum, settings.batch_size, settings.period, steps, gradients, passes, seconds)
+        names = ("lr", "momentum", "batch_size", "period", "steps", "gradients", "passes", "seconds")
+        limits: Any = dict(zip(names, own, strict=True))
+        places: Any = {"micro_batch": micro_batch, "counts": count, "anchor_batch": anchor_batch, "seed": seed}
+        groups: Any = {"process_group": process_group, "shard": shard, "collate_fn": collate_fn, "workers": workers}
+        copied = copy.deepcopy(model)
+        return fit(copied, loss, dataset, method="stimulus-m", progress=False, **limits, **places, **groups).losses[0]
+
+    if target is not None:
+        target = target.resolved(least)
+        weighting = target.weighting()
     run = Run(
         model,
         losses,
@@ -208,7 +234,8 @@ def fit(
         if run.group.rank == 0:
             checkpoints.accept()
         checkpoints.saved = run.step
-        return _train(run, limits, checkpoints, callbacks, progress)
+        result = _train(run, limits, checkpoints, callbacks, progress)
+    return result if target is None else target.judge(result)
 
 
 def _check_objects(evaluation: Iterable[Any] | None, **functions: Any) -> None:

@@ -17,7 +17,7 @@ from stimulus_moo._engine.norms import distance
 from stimulus_moo._engine.observation import Observation, Probe
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.row import Row
-from stimulus_moo._engine.solving import ONE, combine, form_of, needs_memory, remember, solve
+from stimulus_moo._engine.solving import ONE, combine, form_of, loss_values, needs_memory, remember, solve
 from stimulus_moo._engine.step import Step
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo._engine.warnings import replay_message
@@ -229,7 +229,7 @@ class Proposal:
         names = mg.objective.loss_names or ()
         step = Step(losses, weights.to(losses, copy=True), length, anchored, self._solved, names=names)
         samples, gradients, passes = mg.samples + cost[0], mg.gradients + cost[1], mg.passes + cost[2]
-        remembered = remember(mg, transaction, direction, weights)
+        remembered, values = remember(mg, transaction, direction, weights), loss_values(mg, transaction)
         shared, row = isinstance(remembered, Row), transaction.rows  # is its memory that of the direction?
         flat = row.flat if direction is None and isinstance(row, Row) else None
         parts = row.parts if direction is None and flat is None and isinstance(row, Row) else direction
@@ -240,7 +240,7 @@ class Proposal:
                 mg.objective.write_flat(flat)
             elif parts is not None:
                 mg.objective.write_gradients(parts, copy=shared)
-            mg.objective.count = len(losses)
+            mg.objective.count, mg.store.loss_values = len(losses), values
             mg.t, mg.samples, mg.gradients, mg.passes = self._t + 1, samples, gradients, passes
             mg.weights, mg.sq_norm = weights if transaction.form.weighted else weights.clone(), sq_norm
             mg.observation = observation if mg.watched else None

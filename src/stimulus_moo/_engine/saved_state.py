@@ -22,7 +22,7 @@ _ENTRIES = {
     *_COUNTS,
     *("kind", "version", "objectives", "names", "engine", "rows", "previous", "layout", "estimator", "weighting"),
     "reweigh",
-    *("weights", "sq_norm"),
+    *("weights", "sq_norm", "losses"),
 }
 
 
@@ -49,6 +49,7 @@ def save(mg: MultiGradient) -> dict[str, Any]:
         "reweigh": None if mg.reweigh is None else _state(mg.reweigh, proposal),
         "weights": None if mg.weights is None else mg.weights.clone(),
         "sq_norm": mg.sq_norm,
+        "losses": None if mg.store.loss_values is None else mg.store.loss_values.clone(),
     }
 
 
@@ -63,7 +64,7 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
         raise StateMismatch(f"the state of {path} must be a dict with {sorted(_ENTRIES)}, found {found}")
     if not isinstance(state["version"], int) or state["version"] != VERSION:
         raise StateMismatch(f"{path}.version is {state['version']!r}; this version of the library reads {VERSION}")
-    count, objectives, weights = mg.objective.count, state["objectives"], state["weights"]
+    count, objectives = mg.objective.count, state["objectives"]
     if count is not None and _is_count(objectives) and objectives != count:
         raise StateMismatch(f"{path}.objectives is {objectives}, this model has {count}")
     needed = {name: ("a count", _is_count(state[name])) for name in _COUNTS}
@@ -74,8 +75,8 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
         "empty or one string per objective, or None before the first step",
         _are_names(state["names"], objectives),
     )
-    fits = isinstance(weights, Tensor) and weights.shape == (objectives,) and weights.dtype == torch.float64
-    needed["weights"] = (f"{objectives} numbers of torch.float64", weights is None or fits)
+    for name in ("weights", "losses"):
+        needed[name] = (f"{objectives} numbers of torch.float64", _is_vector(state[name], objectives))
     length = state["sq_norm"]
     needed["sq_norm"] = ("a number or None", length is None or (isinstance(length, float) and not length < 0))
     for name, (kind, right) in needed.items():
@@ -97,7 +98,7 @@ def check(mg: MultiGradient, state: Any, path: str) -> None:
 
 def _check_sizes(state: dict[str, Any], objectives: int | None, path: str) -> None:
     """Raise StateMismatch where a tensor or list with an entry per objective has another length."""
-    inner, shapes = state["weighting"], {"previous": 1, "gramian": 2}
+    inner, shapes = state["weighting"], {"previous": 1, "losses": 1, "gramian": 2}
     while isinstance(inner, dict):  # a weighting may hold another one
         for name, dimensions in shapes.items():
             found = inner.get(name)
@@ -119,6 +120,11 @@ def _are_names(names: Any, objectives: int | None) -> bool:
     if names is None or names == []:
         return names is not None or objectives is None
     return isinstance(names, list) and len(names) == objectives and all(isinstance(name, str) for name in names)
+
+
+def _is_vector(value: Any, objectives: Any) -> bool:
+    fits = isinstance(value, Tensor) and value.shape == (objectives,) and value.dtype == torch.float64
+    return value is None or fits
 
 
 def _is_count(value: Any) -> bool:
@@ -149,6 +155,7 @@ def load(mg: MultiGradient, state: dict[str, Any]) -> None:
     mg.store.engine.resume(state["engine"])
     mg.weights = None if state["weights"] is None else state["weights"].detach().double().cpu().clone()
     mg.sq_norm = state["sq_norm"]
+    mg.store.loss_values = None if state["losses"] is None else state["losses"].detach().clone()
     mg.estimator.load_state_dict(state["estimator"])
     mg.weighting.load_state_dict(state["weighting"])
     if mg.reweigh is not None:

@@ -207,6 +207,8 @@ class Result:
             ``"callback"``.
         skipped: number of steps skipped because of NaN or infinity (``on_nonfinite="skip"``).
         picked, picked_at: the random-clock iterate by parameter name, and its iteration t, if ``mu`` was given.
+        bounds: the bounds of ``fit`` as numbers, by objective.
+        missed: for the bounds that were missed by more than 0.1%, how far the loss is above; empty if all were met.
         alone, shortened, taken_back: how often the guard acted, as for ``Safeguard``; 0 without it.
     """
 
@@ -224,6 +226,8 @@ class Result:
     skipped: int = 0
     picked: dict[str, Tensor] = field(default_factory=dict)
     picked_at: int | None = None
+    bounds: dict[int, float] = field(default_factory=dict)
+    missed: dict[int, float] = field(default_factory=dict)
     alone: int = 0
     shortened: int = 0
     taken_back: int = 0

@@ -228,6 +228,8 @@ class Run:
         """Evaluate the model and return the result of the run."""
         found = self.evaluate()
         picked, picked_at = {}, None
+        names = ("alone", "shortened", "taken_back")
+        acted: dict[str, Any] = {name: getattr(self.guard, name, 0) for name in names}  # 0 without guard
         if self.clock is not None and self.clock.picked:
             picked = dict(zip(self.multigradient.objective.names, self.clock.picked, strict=True))
             picked_at = self.clock.picked_at
@@ -246,7 +248,7 @@ class Run:
             skipped=self.multigradient.skipped,
             picked=picked,
             picked_at=picked_at,
-            **{name: getattr(self.guard, name, 0) for name in ("alone", "shortened", "taken_back")},  # 0 without guard
+            **acted,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 import stimulus_moo
 from stimulus_moo.errors import DOCS
-from stimulus_moo.lab.cli import compare, data, demo, list_all, rank, report, run, tune
+from stimulus_moo.lab.cli import compare, data, demo, front, list_all, rank, report, run, tune
 from stimulus_moo.lab.cli.error_handling import handle_errors
 from stimulus_moo.plugins import load_file, load_installed
 
@@ -26,6 +26,7 @@ app.command("list")(list_all.list_all)
 app.command()(run.run)
 app.command()(compare.compare)
 app.command()(tune.tune)
+app.command()(front.front)
 app.command()(report.report)
 app.command()(demo.demo)
 app.add_typer(data.app, name="data")
