@@ -26,7 +26,8 @@ def mean_losses(model: torch.nn.Module, losses: Any, dataset: Any, options: Mapp
     counts, total, seen = options.get("counts"), None, None
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for batch in FullPass(source, options.get("anchor_batch", 1024)):
-            values = [float(value) for value in losses(model, batch)]
+            found = losses(model, batch)
+            values = [float(value) for value in (found.values() if isinstance(found, Mapping) else found)]
             own = [float(leading_size(batch))] * len(values) if counts is None else [float(c) for c in counts(batch)]
             total = [0.0] * len(values) if total is None else total
             seen = [0.0] * len(values) if seen is None else seen
