@@ -35,6 +35,8 @@ NAMES = (
     "amortised",
     "forced",
     "hands_free",
+    "auto_cost",
+    "fronts",
 )
 
 _HERE = Path(__file__).parent

@@ -5,7 +5,14 @@ from stimulus_moo import __version__
 project = "stimulus-moo"
 release = __version__
 copyright = "the stimulus-moo authors, MIT licence"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # copies MathJax into the site, so that formulas need no network
+]
+myst_fence_as_directive = ["math"]  # as GitHub writes formulas, too
 html_theme = "furo"
 html_title = f"stimulus-moo {__version__}"
 html_static_path = ["_static"]

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from stimulus_moo import HeavyBall, MultiGradient, Recursive
+from stimulus_moo import HeavyBall, Recursive
+from stimulus_moo.integrations.accelerate import log_step, prepare_multigradient
 
 BATCH, PERIOD = 16, 16
 
@@ -46,10 +47,11 @@ def main() -> None:
         model, optimizer, DataLoader(data, batch_size=BATCH, drop_last=True), DataLoader(data, batch_size=128)
     )
     # With several processes Accelerate wraps the model in DistributedDataParallel, which is not needed and does no harm
-    mg = MultiGradient(model, losses, Recursive(anchor, period=PERIOD))
+    mg = prepare_multigradient(accelerator, model, losses, Recursive(anchor, period=PERIOD))
     for _ in range(options.epochs):
         for batch in loader:
             step = mg.backward(batch)  # replaces accelerator.backward
+            log_step(accelerator, step, mg.t)
             optimizer.step()
     accelerator.print([round(value, 4) for value in step.losses.tolist()], mg.samples, mg.gradients)
     if options.out and accelerator.is_main_process:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import isabstract
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from stimulus_moo import (
     AdaptiveBatch,
     Averaged,
     Balanced,
+    Bounded,
     Estimator,
     Filtered,
     Fixed,
@@ -34,6 +36,7 @@ from stimulus_moo import (
     MultiGradient,
     Page,
     ProjectedDescent,
+    Ray,
     Recursive,
     Smoothed,
     Storm,
@@ -469,6 +472,11 @@ WEIGHTINGS: dict[str, WeightingInfo] = {
         WeightingInfo(
             "projected, normalise", lambda order: ProjectedDescent(0.1, normalise=True), simplex=False, stateful=True
         ),
+        WeightingInfo("ray", lambda order: Ray(_of(_PREFERENCE, order)), simplex=False, pairs=True),
+        WeightingInfo(
+            "averaged ray", lambda order: Averaged(Ray(_of(_PREFERENCE, order)), 0.7), simplex=False, stateful=True
+        ),
+        WeightingInfo("bounded", lambda order: Bounded({order.index(0): 0.3, order.index(2): 0.2}), pairs=True),
         WeightingInfo("fixed", lambda order: Fixed(_of(_FIXED, order)), simplex=False, pairs=True),
         WeightingInfo("fixed, equal", lambda order: Fixed()),
         WeightingInfo("function", lambda order: inverse_lengths),
@@ -566,7 +574,7 @@ def check_complete() -> None:
         (Weighting, [info.build(OBJECTIVES) for info in WEIGHTINGS.values()]),
     ):
         public = [getattr(stimulus_moo, name) for name in stimulus_moo.__all__]
-        wanted = {part for part in public if isinstance(part, type) and issubclass(part, kind) and part is not kind}
+        wanted = {part for part in public if isinstance(part, type) and issubclass(part, kind) and not isabstract(part)}
         found = {type(part) for part in built if isinstance(part, kind)}
         assert found == wanted, f"{kind.__name__} without an entry: {wanted - found}; not public: {found - wanted}"
     module, _, name = ENGINE_NAMES.rpartition(".")

@@ -363,12 +363,13 @@ def check_weights(info: WeightingInfo) -> None:
     used, fresh = (info.build(run.problem.order) for _ in range(2))
     rows = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     first, second = (u @ u.T for u in rows)
+    losses = (torch.tensor([0.5, 0.3, 0.4], dtype=torch.float64),) if getattr(used, "uses_losses", False) else ()
     torch.manual_seed(0)  # some take the objectives in a random order
-    used(first)
+    used(first, *losses)
     torch.manual_seed(0)
-    after = used(second)
+    after = used(second, *losses)
     torch.manual_seed(0)
-    assert torch.allclose(after, fresh(second), rtol=0, atol=1e-12) != info.stateful
+    assert torch.allclose(after, fresh(second, *losses), rtol=0, atol=1e-12) != info.stateful
 
 
 # The safeguard

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import MultiGradient, NonFiniteError, Recursive
+from stimulus_moo import MiniBatch, MultiGradient, NonFiniteError, Recursive, StimulusWarning
+from stimulus_moo._engine import compiled
 from tests.harness import cut, data, stored_rows, two_heads, two_losses, vector
 
 COLUMNS = data(24, dtype=torch.float32)
@@ -103,3 +104,63 @@ def test_an_overflow_is_an_error_and_not_a_skipped_step() -> None:
         mg.backward()
     scaler.update(new_scale=1024.0)
     assert mg.backward().anchored  # nothing had happened
+
+
+def half_losses(model: nn.Module, batch: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model(batch)
+    return found.float().square().mean(0)
+
+
+def three_heads() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 3))
+
+
+@pytest.mark.slow
+def test_compiled_rows_agree_as_well_as_bfloat16_can(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    monkeypatch.setattr(compiled, "_agree", lambda expected, found, tolerance: asked.append(tolerance) or True)
+    caplog.set_level("INFO", logger="stimulus_moo")
+    mg = MultiGradient(three_heads(), half_losses, MiniBatch(), engine="compiled")
+    for _ in range(2):
+        mg.backward(torch.randn(24, 16, generator=torch.Generator().manual_seed(0)))
+    assert mg.engine == "compiled"
+    assert set(asked) == {compiled.AGREEMENT[torch.bfloat16]} == {5e-2}
+    said = [record.getMessage() for record in caplog.records if record.name == "stimulus_moo"]
+    assert [message.split(" the losses")[0] for message in said] == ["compiling", "compiled"]
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(("micro_batch", "reason"), [(8, "micro_batch=8"), (None, "autocast is on around backward")])
+def test_the_engine_that_cannot_compile_says_so_and_why(micro_batch: int | None, reason: str) -> None:
+    mg = MultiGradient(three_heads(), losses_of_outputs, MiniBatch(), engine="compiled", micro_batch=micro_batch)
+    with (
+        pytest.warns(StimulusWarning, match=reason),
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=not micro_batch),
+    ):
+        mg.backward(torch.randn(24, 16, generator=torch.Generator().manual_seed(0)))
+    assert mg.engine == "rowwise"
+
+
+def losses_of_outputs(model: nn.Module, batch: Tensor) -> Tensor:
+    return model(batch).float().square().mean(0)
+
+
+def test_auto_computes_single_rows_for_attention_in_bfloat16() -> None:
+    def build(half: bool) -> str:
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+        def losses(model: nn.Module, batch: Tensor) -> Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+                found = model(batch)
+            return found.float().square().mean((0, 1))[:3]
+
+        mg = MultiGradient(layer, losses, MiniBatch())
+        mg.backward(torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(0)))
+        return mg.engine
+
+    assert (build(half=False), build(half=True)) == ("batched", "rowwise")

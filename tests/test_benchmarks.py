@@ -17,6 +17,7 @@ from benchmarks import (
     end_to_end,
     engines,
     forced,
+    fronts,
     hands_free,
     kept_weights,
     memory,
@@ -44,6 +45,7 @@ MODULES = [
     end_to_end,
     solver,
     forced,
+    fronts,
     hands_free,
 ]
 PEERS = {

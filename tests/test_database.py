@@ -13,17 +13,7 @@ from stimulus_moo.methods import sgd
 from tests import database
 from tests.database import BACKEND, ENGINES, STAGED_ENTRIES, MethodInfo, Run, check_complete
 from tests.properties import (
-    Fault,
-    check_deterministic,
     check_equals_twin,
-    check_failed_step_never_happened,
-    check_frozen_parameters,
-    check_micro_batch,
-    check_nan_never_enters,
-    check_one_objective,
-    check_permutation,
-    check_resumes,
-    check_silent_safeguard,
 )
 from tests.reference.twins import Record, at, min_norm
 
@@ -117,34 +107,10 @@ def test_a_public_weighting_without_an_entry_is_found(monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("row")
 class TestAddingAMethod:
-    """What every method of the table is tested for holds for the toy method, with nothing else added."""
+    """``tests/test_add_a_method.py`` tests the properties of the method that the page adds."""
 
     def test_the_database_is_complete(self, entry: MethodInfo) -> None:
         check_complete()
-
-    @pytest.mark.parametrize("engine", ["batched", pytest.param("rowwise, in place", marks=pytest.mark.slow)])
-    def test_it_equals_its_twin(self, entry: MethodInfo, engine: str) -> None:
-        check_equals_twin(entry, ENGINES[engine])
-
-    @pytest.mark.parametrize(
-        "check",
-        [
-            check_deterministic,
-            check_resumes,
-            check_permutation,
-            check_one_objective,
-            check_frozen_parameters,
-            check_silent_safeguard,
-        ],
-    )
-    def test_it_has_the_properties(self, entry: MethodInfo, check: Any) -> None:
-        check(entry)
-
-    def test_it_survives_failures_and_pieces(self, entry: MethodInfo) -> None:
-        for kind in Fault.KINDS:
-            check_failed_step_never_happened(entry, kind)
-        check_nan_never_enters(entry, ENGINES["rowwise"])
-        check_micro_batch(entry, 5)
 
     def test_fit_knows_it(self, entry: MethodInfo) -> None:
         problem = entry.problem()

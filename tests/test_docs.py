@@ -18,8 +18,10 @@ import pytest
 import torch
 
 import stimulus_moo
-from stimulus_moo import METHODS, errors
+import tests.database  # noqa: F401  # it checks the table when it is imported: before a page adds a row
+from stimulus_moo import METHODS, WEIGHTINGS, errors
 
+CHECKED = True  # what users are shown gives no warnings
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
@@ -59,13 +61,14 @@ def test_python_of_a_page_runs(path: Path, tmp_path: Path, monkeypatch: pytest.M
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, str(value))  # a page may join the processes: here it is one
     monkeypatch.setattr(logging.getLogger("stimulus_moo"), "level", logging.NOTSET)
-    names, methods = {} if path.stem == "get-started" else start(), dict(METHODS)
+    names, tables = {} if path.stem == "get-started" else start(), [(t, dict(t)) for t in (METHODS, WEIGHTINGS)]
     try:
         for block in blocks(path):
             exec(compile(block.replace("100_000", "1_000"), name_of(path), "exec"), names)
     finally:
-        METHODS.clear()
-        METHODS.update(methods)
+        for table, before in tables:
+            table.clear()
+            table.update(before)
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
@@ -86,7 +89,7 @@ def test_commands_of_a_page_parse(path: Path) -> None:
     from stimulus_moo.lab.cli import app
 
     for command in commands(path):
-        arguments = shlex.split(command)[1:]
+        arguments = shlex.split(re.sub(r" --plugin \S+", "", command))[1:]  # the one option before a command
         group = typer.main.get_command(app)
         with group.make_context("stimulus-moo", [], resilient_parsing=True) as context:
             while arguments and hasattr(group, "resolve_command"):

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from tests.database import ENGINES
+
+CHECKED = True  # what users are shown gives no warnings
 EXAMPLES = Path(__file__).parents[1] / "examples"
-RUN_ELSEWHERE = {"lightning_manual", "accelerate_loop"}  # tests/distributed/test_trainers.py
+RUN_ELSEWHERE = {"lightning_module", "accelerate_loop", "huggingface_trainer"}  # tests/distributed/test_trainers.py
 
 
 def run(name: str, **options: Any) -> dict[str, Any]:
@@ -25,6 +32,52 @@ def test_every_example_is_run() -> None:
 def test_every_example_is_on_its_page() -> None:
     page = (EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
     assert [path.name for path in EXAMPLES.glob("*.py") if f"../examples/{path.name}\n" not in page] == []
+
+
+@pytest.fixture(scope="module")
+def transformer() -> Iterator[Any]:
+    spec = importlib.util.spec_from_file_location("transformer_example", EXAMPLES / "transformer.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "transformer_example", module)  # torch.compile imports it by name
+        spec.loader.exec_module(module)
+        yield module.main
+    torch._dynamo.reset()
+
+
+@pytest.fixture(scope="module")
+def expected(transformer: Any) -> Any:
+    return transformer(4, "rowwise", half=False, reweigh=1)["history"]
+
+
+def near(found: Any, expected: Any) -> bool:
+    """bfloat16 has 8 bits."""
+    pairs = [(a[name], b[name]) for a, b in zip(found, expected, strict=True) for name in b]
+    return all(a == pytest.approx(b, abs=0.02) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("engine", "half"),
+    [
+        *((engine, half) for engine in ("auto", "rowwise", "batched") for half in (True, False)),
+        pytest.param("compiled", True, marks=pytest.mark.slow),
+    ],
+)
+def test_transformer(engine: str, half: bool, transformer: Any, expected: Any) -> None:
+    with ENGINES[engine].used():
+        found = transformer(4, engine, half=half, reweigh=1)
+    assert near(found["history"], expected)
+    chosen = "rowwise" if half else "batched"  # attention in bfloat16 is not vectorised
+    assert found["engine"] == (chosen if engine == "auto" else engine)
+
+
+@pytest.mark.slow
+def test_transformer_compiled_by_the_user(transformer: Any, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: compiler(model, backend="aot_eager"))
+    assert near(transformer(4, compiled=True, reweigh=1)["history"], expected)
 
 
 def test_drop_in_loop() -> None:

@@ -321,7 +321,7 @@ def test_the_state_has_one_row_and_all_counters(name: str) -> None:
     mg = RULES[name].make()
     train(mg, BATCHES[:5])
     state = mg.state_dict()
-    assert state["version"] == 4
+    assert state["version"] == 5
     assert (state["samples"], state["gradients"], state["passes"]) == (mg.samples, mg.gradients, mg.passes)
     assert len(state["rows"]) == int(mg.estimator.remembers)
     assert (state["reweigh"] is None) == (name == "fixed")

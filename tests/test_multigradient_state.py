@@ -103,7 +103,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "empty": (dict, "state of MultiGradient must be a dict with"),
     "an estimator's": (lambda: used().estimator.state_dict(), "state of MultiGradient must be a dict with .*'kind'"),
     "unknown entry": (lambda: used().state_dict() | {"more": 1}, "state of MultiGradient must be a dict with .*'more'"),
-    "version": (lambda: used().state_dict() | {"version": 2}, "MultiGradient.version is 2; .* reads 4"),
+    "version": (lambda: used().state_dict() | {"version": 2}, "MultiGradient.version is 2; .* reads 5"),
     "engine": (
         lambda: used().state_dict() | {"engine": "warp"},
         "MultiGradient.engine must be one of .*, found 'warp'",

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+CHECKED = True  # what users are shown gives no warnings
 QUICKSTART = """
 import torch
 from stimulus_moo import MultiGradient, Recursive, HeavyBall

@@ -9,6 +9,7 @@ import pytest
 
 from stimulus_moo import METHODS
 
+CHECKED = True  # what users are shown gives no warnings
 README = Path(__file__).parents[1] / "README.md"
 
 

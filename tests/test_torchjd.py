@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from stimulus_moo import MultiGradient, Recursive, StateMismatch
+from stimulus_moo import InvalidOption, MultiGradient, Recursive, StateMismatch
 from tests.database import ANCHOR
 from tests.database import BATCHES as FOUR
 from tests.database import WEIGHTINGS as DATABASE
@@ -91,3 +91,19 @@ def test_stateful_weightings_have_state_and_foreign_states_are_refused() -> None
         StateMismatch, match=r"MultiGradient.weighting is of kind .*CRMOGM.* this object is a .*GradVac"
     ):
         other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(("aggregator", "weighting"), [("UPGrad", "UPGradWeighting"), ("MGDA", "MGDAWeighting")])
+def test_an_aggregator_gives_the_weights_of_its_weighting(aggregator: str, weighting: str) -> None:
+    found = build(getattr(aggregation, aggregator)()).backward(BATCHES[0]).weights
+    expected = build(getattr(aggregation, weighting)()).backward(BATCHES[0]).weights
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("Mean", "pass MeanWeighting"), ("Sum", "pass SumWeighting"), ("ConFIG", "choose another, say UPGrad")],
+)
+def test_an_aggregator_that_needs_the_jacobian_is_refused_by_name(name: str, fix: str) -> None:
+    with pytest.raises(InvalidOption, match=rf"found TorchJD's aggregator {name}, .*{fix}"):
+        build(getattr(aggregation, name)())

@@ -42,15 +42,20 @@ from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim import DoG, HeavyBall, SecondMoment
 from stimulus_moo.safeguard import Safeguard
 from stimulus_moo.training.history import History, Result
+from stimulus_moo.training.metrics_logger import MetricsLogger
 from stimulus_moo.training.progress import Progress
 from stimulus_moo.training.random_clock import RandomClock
 from stimulus_moo.training.tensorboard import TensorBoardLogger
 from stimulus_moo.weightings import (
+    WEIGHTINGS,
     Averaged,
     Balanced,
+    Bounded,
     Fixed,
+    LossAware,
     MinNorm,
     ProjectedDescent,
+    Ray,
     Smoothed,
     Weighting,
     kkt_residual,
@@ -63,10 +68,12 @@ __version__ = "0.1.0"
 __all__ = [
     "METHODS",
     "PAPER_METHODS",
+    "WEIGHTINGS",
     "Adaptive",
     "AdaptiveBatch",
     "Averaged",
     "Balanced",
+    "Bounded",
     "ConcurrentUse",
     "DistributedError",
     "DoG",
@@ -80,9 +87,11 @@ __all__ = [
     "InvalidLosses",
     "InvalidOption",
     "InvalidWeights",
+    "LossAware",
     "Measurement",
     "MemoryEstimate",
     "Method",
+    "MetricsLogger",
     "MinNorm",
     "MiniBatch",
     "MissingDependency",
@@ -99,6 +108,7 @@ __all__ = [
     "RandomClock",
     "RankFailed",
     "RankMismatch",
+    "Ray",
     "Recursive",
     "Result",
     "Safeguard",

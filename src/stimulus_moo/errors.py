@@ -46,13 +46,17 @@ class InvalidWeights(StimulusError, ValueError):
 
 
 class NonFiniteError(StimulusError, ArithmeticError):
-    """A loss or a gradient of ``objective`` is NaN or infinite in call ``step`` of ``backward``; both count from 0."""
+    """A loss or a gradient of ``objective`` is NaN or infinite in call ``step`` of ``backward``; both count from 0.
+
+    ``name`` is that of the loss, where ``losses`` returns a dict.
+    """
 
     page = DOCS + "guides/step-size.html"
 
     def __init__(self, message: str, *, objective: int, step: int) -> None:
         super().__init__(message)
         self.objective, self.step = objective, step
+        self.name: str | None = None  # of the loss, where ``losses`` returns a dict
         self.objectives = 0  # S, where another process has found it; it may not be known here
 
 

@@ -1,8 +1,9 @@
 """Entry point without a loop of one's own: a method by name, data handling, evaluation, stopping, checkpoints."""
 
+import copy
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Unpack
@@ -23,8 +24,9 @@ from stimulus_moo.methods import MethodOptions, Settings, check_options, find_me
 from stimulus_moo.training.checkpoint import Checkpoints
 from stimulus_moo.training.history import Result
 from stimulus_moo.training.limits import Limits
-from stimulus_moo.training.progress import Callback, Progress, progress_bar
+from stimulus_moo.training.progress import Callback, progress_bar
 from stimulus_moo.training.run import Run, take_over
+from stimulus_moo.training.target import Target, alone
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
@@ -48,7 +50,9 @@ def fit(
     tolerance: float | None = None,
     evaluation: Iterable[Any] | None = None,
     evaluate_every: int | None = None,
-    weighting: GramianToWeights | None = None,
+    preference: Sequence[float] | None = None,
+    bounds: Mapping[int, float | str] | None = None,
+    weighting: GramianToWeights | str | None = None,
     reweigh: int | str | None = None,
     gramian: str = "exact",
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
@@ -63,6 +67,7 @@ def fit(
     mu: float | None = None,
     seed: int = 0,
     on_nonfinite: str = "raise",
+    check: bool = True,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
@@ -77,7 +82,7 @@ def fit(
 
     Args:
         model: a ``torch.nn.Module``; it is trained in place, on its device.
-        losses: ``losses(model, batch)`` returns the S mean losses of a batch.
+        losses: ``losses(model, batch)`` returns the S mean losses of a batch, as a tuple, a 1-D tensor or a dict.
         dataset: tensors in memory (a tensor, tuple, dict or dataclass of tensors, or ``TensorDataset``), which are
             indexed directly; a map-style data set; or, for methods without a full pass, an endless stream.
         method: a name of ``METHODS``; ``"auto"`` is Adam on balanced weights, which are solved for in Adam's metric
@@ -98,7 +103,13 @@ def fit(
         evaluation: batches to evaluate on; default: the whole data set. Evaluations do not change the counters.
         evaluate_every: steps between evaluations, besides the one at the end; with a tolerance the default is
             ``period``, or 100 if that is ``"auto"`` or None.
-        weighting: replaces the method's weighting.
+        preference: r of ``Ray``, one positive number per objective: train to the Pareto point where r_s f_s is the same
+            for all objectives; a larger r_s asks for a smaller loss.
+        bounds: upper bounds of some losses, by objective: a number, or ``"5%"`` for 5% above the least loss that a run
+            on this objective alone reaches with the same limits; the counters do not include that run. The other losses
+            are minimised subject to the bounds, see ``Bounded``; ``Result.missed`` has those that were not met. With a
+            preference or bounds, ``"auto"`` means ``"stimulus-m"``: they need losses without the noise of a batch.
+        weighting: replaces the method's weighting; an object or a name, as for ``MultiGradient``.
         reweigh, gramian: as for ``MultiGradient``: when weights are solved for, None for the method's own rule, and
             from which Gramian.
         optimizer: a function from parameters to an optimizer, replaces the method's; ``lr="auto"`` sets its rate.
@@ -111,6 +122,7 @@ def fit(
         seed: of all draws except the model's own (initialization, dropout), which use torch's global random state.
         on_nonfinite: as for ``MultiGradient``. ``"raise"`` saves a checkpoint of the last finite step first; a run can
             be resumed with the other choice.
+        check: as for ``MultiGradient``: look for mistakes in the first steps.
         callbacks: called with a ``Progress`` after every step; returning True ends the run.
         progress: True shows a progress bar, False does not, None shows one if standard error is a terminal.
         checkpoint, checkpoint_every: a folder for checkpoints, and the steps between them; the last step is saved too.
@@ -143,9 +155,12 @@ def fit(
     >>> result.stationarity < 1e-6, result.steps, result.samples, result.gradients, result.passes
     (True, 160, 4960, 7360, 14720)
     """
-    chosen = find_method(method)
+    target = Target.check(preference, bounds, weighting)
+    chosen = find_method("stimulus-m" if target is not None and method == "auto" else method)
     check_options(options)
     checks.flag("guard", guard)
+    if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
+        raise InvalidOption(f"callbacks must be a list of functions, found {callbacks!r}; pass [callback]")
     _check_objects(evaluation, optimizer=optimizer, scheduler=scheduler, collate_fn=collate_fn)
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()  # MultiGradient checks the model
     pin = any(parameter.device.type not in ("cpu", "meta") for parameter in parameters)
@@ -171,6 +186,21 @@ def fit(
         evaluate_every=evaluate_every,
         period=period,
     )
+
+    def least(s: int) -> float:
+        """Return the least value of one loss, by a run on a copy of the model."""
+        loss, count = alone(losses, counts, s)
+        own = (lr, momentum, settings.batch_size, settings.period, steps, gradients, passes, seconds)
+        names = ("lr", "momentum", "batch_size", "period", "steps", "gradients", "passes", "seconds")
+        limits: Any = dict(zip(names, own, strict=True))
+        places: Any = {"micro_batch": micro_batch, "counts": count, "anchor_batch": anchor_batch, "seed": seed}
+        groups: Any = {"process_group": process_group, "shard": shard, "collate_fn": collate_fn, "workers": workers}
+        copied = copy.deepcopy(model)
+        return fit(copied, loss, dataset, method="stimulus-m", progress=False, **limits, **places, **groups).losses[0]
+
+    if target is not None:
+        target = target.resolved(least)
+        weighting = target.weighting()
     run = Run(
         model,
         losses,
@@ -190,6 +220,7 @@ def fit(
         counts=counts,
         engine=engine,
         on_nonfinite=on_nonfinite,
+        check=check,
         process_group=process_group,
         shard=shard,
     )
@@ -203,14 +234,18 @@ def fit(
         if run.group.rank == 0:
             checkpoints.accept()
         checkpoints.saved = run.step
-        return _train(run, limits, checkpoints, callbacks, progress)
+        result = _train(run, limits, checkpoints, callbacks, progress)
+    return result if target is None else target.judge(result)
 
 
 def _check_objects(evaluation: Iterable[Any] | None, **functions: Any) -> None:
     """Raise for what would fail only after the training has begun."""
     for name, function in functions.items():
         if function is not None and not callable(function):
-            raise InvalidOption(f"{name} must be a function or None, found {function!r}")
+            kind = type(function).__name__
+            built = {"optimizer": "parameters", "scheduler": "optimizer"}.get(name)
+            fix = f"; pass {name}=lambda {built}: {kind}({built}, ...)" if built else ""
+            raise InvalidOption(f"{name} must be a function or None, found an object of {kind}{fix}")
     if evaluation is not None:
         require_batches("evaluation", evaluation, again=True)
         for batch in evaluation if isinstance(evaluation, list | tuple) else ():
@@ -233,7 +268,7 @@ def _train(
                 raise
             if limits.evaluate_every and run.step % limits.evaluate_every == 0:
                 run.evaluate()
-            told = Progress(run.step, run.history.last(), run.model, run.multigradient, run.optimizer)
+            told = run.progress()
             move_bar(told)
             ended = [callback(told) for callback in callbacks]
             run.stopped = "callback" if run.group.any(any(ended)) else limits.reached(run)

@@ -16,6 +16,7 @@ from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Adaptive, Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
 from stimulus_moo.optim import HeavyBall
 from stimulus_moo.options import Schedule
+from stimulus_moo.plugins import load_installed
 from stimulus_moo.weightings import Balanced, Fixed, MinNorm, ProjectedDescent, Smoothed, Weighting
 
 
@@ -195,15 +196,35 @@ def find_method(name: str) -> Method:
     """
     key = str(name).lower()
     if key not in METHODS:
+        load_installed()
+    if key not in METHODS:
         raise InvalidOption(f"method {name!r} is unknown; {_suggest(key, METHODS)}")
     return METHODS[key]
 
 
+#: What other libraries call an argument of ``fit``.
+_OTHER_NAMES = {
+    "epochs": "limit a run by steps=, gradients=, passes= or seconds=; an epoch of n samples is n / batch_size steps",
+    **dict.fromkeys(("max_epochs", "num_epochs", "num_train_epochs"), "see epochs"),
+    **dict.fromkeys(("learning_rate", "eta", "step_size"), "the learning rate is lr="),
+    **dict.fromkeys(("max_steps", "iterations", "max_iter", "n_iter"), "the number of steps is steps="),
+    **dict.fromkeys(("verbose", "disp"), "progress=True shows a progress bar"),
+    **dict.fromkeys(("val_data", "validation_data", "eval_dataset", "test_data"), "pass batches as evaluation="),
+    **dict.fromkeys(("num_workers", "n_jobs"), "the number of processes that load data is workers="),
+    **dict.fromkeys(("random_state", "rng"), "the seed is seed="),
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulate_grad_batches"), "use batch_size= and micro_batch="),
+    **dict.fromkeys(("sampler", "shuffle"), "fit draws the batches itself, reshuffled at every pass"),
+    **dict.fromkeys(("loss_weights", "task_weights"), "method='scalarisation' takes weights="),
+}
+
+
 def check_options(options: MethodOptions) -> None:
-    """Raise InvalidOption for an unknown name."""
+    """Raise InvalidOption for an unknown name, with the name that ``fit`` has for it."""
     for name in options:
         if name not in MethodOptions.__annotations__:
-            raise InvalidOption(f"option {name!r} is unknown; {_suggest(name, MethodOptions.__annotations__)}")
+            key = "epochs" if _OTHER_NAMES.get(name) == "see epochs" else name
+            fix = _OTHER_NAMES.get(key) or _suggest(name, MethodOptions.__annotations__)
+            raise InvalidOption(f"option {name!r} is unknown; {fix}")
 
 
 def _suggest(word: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 from stimulus_moo._engine.account import Account
 from stimulus_moo._engine.counts import Counts
 from stimulus_moo._engine.differentiation import Engine, full_precision
+from stimulus_moo._engine.loss_names import name_losses
 from stimulus_moo._engine.objective import Losses, Objective
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.solving import weigh
@@ -141,6 +142,7 @@ def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Row
                 assert isinstance(rows, Rows)
                 gramian = rows.gramian(step)
     except BaseException as error:
+        name_losses(error, objective.loss_names or ())
         if store.reducer is not None:
             store.reducer.abandon(store, error)
         raise

@@ -1,6 +1,5 @@
 """Entry point for training loops: batch -> objective -> estimator -> weighting -> ``p.grad``."""
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -12,7 +11,8 @@ from stimulus_moo._engine import saved_state
 from stimulus_moo._engine.counts import Counts
 from stimulus_moo._engine.differentiation import ENGINES, Engine
 from stimulus_moo._engine.exclusive import Exclusive, evaluating, exclusive
-from stimulus_moo._engine.memory import MemoryEstimate, estimate_memory
+from stimulus_moo._engine.inspection import Inspection
+from stimulus_moo._engine.loop_check import LoopCheck
 from stimulus_moo._engine.nonfinite import SkipPolicy
 from stimulus_moo._engine.objective import Losses, Objective
 from stimulus_moo._engine.observation import Observation
@@ -26,14 +26,15 @@ from stimulus_moo.distributed import find_group, make_reducer, unwrapped
 from stimulus_moo.errors import InvalidOption, ModelChanged
 from stimulus_moo.estimators import Estimator, Update
 from stimulus_moo.estimators.base import check_estimator
-from stimulus_moo.options import choice, natural_number
+from stimulus_moo.options import choice, flag, natural_number
 from stimulus_moo.state import Stateful
 from stimulus_moo.weightings.base import GramianToWeights, as_weighting
 from stimulus_moo.weightings.metric import Metric, Scalings
 from stimulus_moo.weightings.min_norm import MinNorm
+from stimulus_moo.weightings.names import find_weighting
 
 
-class MultiGradient(Stateful):
+class MultiGradient(Inspection):
     """Multi-objective gradients for an existing training loop.
 
     ``backward(batch)`` replaces ``loss.backward()``: it overwrites every ``p.grad`` with that parameter's part of
@@ -46,9 +47,11 @@ class MultiGradient(Stateful):
 
     Args:
         model: a ``torch.nn.Module``, also one from ``torch.compile``; names in states are those of the original.
-        losses: ``losses(model, batch)`` returns the S mean losses, as a tuple of 0-d tensors or a 1-D tensor.
+        losses: ``losses(model, batch)`` returns the S mean losses, as a tuple of 0-d tensors, a 1-D tensor, or a dict,
+            whose names then appear in ``Step``, histories, logs and errors.
         estimator: how gradients are estimated, e.g. ``Recursive(anchor, period)``.
-        weighting: any callable from the S x S Gramian of the rows to S weights, also TorchJD's; default ``MinNorm()``.
+        weighting: any callable from the S x S Gramian of the rows to S weights, also TorchJD's, or a name of
+            ``WEIGHTINGS`` such as ``"balanced"`` or ``"upgrad"``; default ``MinNorm()``.
         shared: the parameters whose gradients decide the weights (the trunk of a multi-head model); default all.
         micro_batch: evaluate at most so many samples at once; same result, memory does not grow with the batch.
         batch_size: a function from a batch to its size, where that is not the leading dimension of its first tensor.
@@ -80,6 +83,7 @@ class MultiGradient(Stateful):
         on_nonfinite: what happens where a loss, a gradient or the direction is NaN or infinite. ``"raise"``:
             ``NonFiniteError``. ``"skip"``: the call is logged, counted in ``skipped`` and has no effect but that every
             ``p.grad`` is None, so that the optimizer changes nothing. After 10 consecutive skips the next one raises.
+        check: look for mistakes in the first steps, see ``check``; each is told by one ``StimulusWarning``.
 
     Raises:
         InvalidOption: an argument cannot work; the message says which and why.
@@ -102,7 +106,7 @@ class MultiGradient(Stateful):
         model: torch.nn.Module,
         losses: Losses,
         estimator: Estimator,
-        weighting: GramianToWeights | None = None,
+        weighting: GramianToWeights | str | None = None,
         *,
         shared: Iterable[Tensor] | None = None,
         micro_batch: int | None = None,
@@ -117,12 +121,13 @@ class MultiGradient(Stateful):
         rows_dtype: torch.dtype | None = None,
         rows_device: torch.device | str | None = None,
         on_nonfinite: str = "raise",
+        check: bool = True,
     ) -> None:
         self.exclusive = Exclusive()
         self._group, self._shard = find_group(process_group, shard), shard
         check_estimator(estimator, self._group.size)
         self.estimator = estimator
-        self.weighting = as_weighting(MinNorm() if weighting is None else weighting)
+        self.weighting = as_weighting(MinNorm() if weighting is None else find_weighting(weighting))
         self.objective = Objective(
             unwrapped(model), losses, shared=shared, micro_batch=micro_batch, batch_size=batch_size, counts=counts
         )
@@ -145,6 +150,7 @@ class MultiGradient(Stateful):
         self.warn = WarnOnce()  # what was warned about
         self.proposal: Proposal | None = None  # the last one
         self._supervisor: Any = None
+        self._loop_check = LoopCheck() if flag("check", check) else None
 
     def backward(self, batch: Any = None) -> Step:
         """Estimate, weigh, and write d_t into every ``p.grad``; return the record of this step.
@@ -159,9 +165,16 @@ class MultiGradient(Stateful):
             ConcurrentUse: another thread is using this object, or ``losses`` called it; that step is not disturbed.
             DistributedError: the processes could not make this step together; what one raises, all raise.
         """
+        watch = self._loop_check
+        if watch is not None and watch.due:
+            self.exclusive.evaluate(lambda: watch.before(self, batch))
         if self._supervisor is None:
-            return self._step(batch)
-        return cast(Step, self.exclusive.use(lambda: self._supervisor.backward(batch)))
+            step = self._step(batch)
+        else:
+            step = cast(Step, self.exclusive.use(lambda: self._supervisor.backward(batch)))
+        if watch is not None:
+            watch.after(self, step)
+        return step
 
     @evaluating
     def _step(self, batch: Any) -> Step:
@@ -240,21 +253,6 @@ class MultiGradient(Stateful):
         """Say how many steps will be made at least: in a long run of a small model, steps on one loss are compiled."""
         self.store.engine.expected_steps = natural_number("steps", steps)
 
-    @property
-    def norm(self) -> float | None:
-        """||d_t|| of the last step; None before the first."""
-        return None if self.sq_norm is None else math.sqrt(self.sq_norm)
-
-    @property
-    def engine(self) -> str:
-        """How rows are differentiated; ``"auto"`` until the first step has shown how many objectives there are."""
-        return self.store.engine.name
-
-    @property
-    def skipped(self) -> int:
-        """How many calls met NaN or infinity and were skipped."""
-        return self.policy.total
-
     @exclusive
     def reset(self) -> None:
         """Restart the estimator from the model as it is now; counters and weighting continue."""
@@ -262,29 +260,6 @@ class MultiGradient(Stateful):
         self.adopt()
         self.t = 0
         self.weights = self.sq_norm = None
-
-    @exclusive
-    def rows(self) -> list[dict[str, Tensor]]:
-        """Return copies of the rows u_t^s that the estimator keeps, by parameter name, if any; of kept weights one."""
-        return self.store.saved_rows()
-
-    @evaluating
-    def memory_estimate(self, batch: Any = None, *, objectives: int | None = None) -> MemoryEstimate:
-        """Bound the memory needed beyond the model, the optimizer and the activations; call it after ``Safeguard``.
-
-        Args:
-            batch: the losses are evaluated on it, without side effects, to find S and which parameters each reaches.
-            objectives: S, if no batch is given and no step was made; each then counts as reaching every parameter.
-
-        >>> import torch
-        >>> from stimulus_moo import MiniBatch, MultiGradient
-        >>> model = torch.nn.Linear(1000, 1000)
-        >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0)[:4], MiniBatch())
-        >>> print(mg.memory_estimate(torch.randn(8, 1000)))
-        38.8 MiB for 4 objectives: rows 15.3, staging 0.0, previous point 0.0, gradients 3.8, transient 19.7
-        """
-        form, supervised = self.solving_form if self.weighting.needs_rows else None, self._supervisor is not None
-        return estimate_memory(self.store, self.estimator, form, self.t, batch, objectives, supervised=supervised)
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:

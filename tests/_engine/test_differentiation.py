@@ -80,17 +80,15 @@ def test_all_engines_walk_the_same_path(name: str, engine: str, micro_batch: int
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "engine", "micro_batch"),
+    ("name", "engine"),
     [
         # every kind of update once: ``tests/test_twins.py`` compiles a method of each, too
-        *((name, "compiled", None) for name in ("recursive", "storm", "mini-batch", "filtered")),
-        *((name, "compiled, in place", None) for name in ("page", "tracking")),
-        ("recursive", "compiled", 4),  # pieces are not compiled
-        ("recursive", "compiled, in place", 4),
+        *((name, "compiled") for name in ("recursive", "storm", "mini-batch")),
+        *((name, "compiled, in place") for name in ("page", "tracking")),
     ],
 )
-def test_compiled_functions_walk_the_same_path(name: str, engine: str, micro_batch: int | None) -> None:
-    check_engine(ESTIMATORS[name], ENGINES[engine], micro_batch)
+def test_compiled_functions_walk_the_same_path(name: str, engine: str) -> None:
+    check_engine(ESTIMATORS[name], ENGINES[engine])
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_losses_come_in_several_forms(kind: str, value: Any) -> None:
         (lambda y: y, r"tuple or a 1-D tensor, found a tensor of shape \[\]; for one objective return \(loss,\)"),
         (lambda y: y.expand(2, 2), r"tuple or a 1-D tensor, found a tensor of shape \[2, 2\]"),
         (lambda y: None, "tuple or a 1-D tensor, found NoneType"),
-        (lambda y: {"a": y}, "tuple or a 1-D tensor, found dict"),
+        (lambda y: {"a": "b"}, "loss 'a' must be a real 0-d tensor"),
         (lambda y: np.array([1.0, 2.0]), "tuple or a 1-D tensor, found ndarray"),
         (lambda y: (value for value in (y, y)), "tuple or a 1-D tensor, found generator"),
         (lambda y: (), "at least one loss, found none"),

@@ -11,7 +11,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import MultiGradient, Recursive, StimulusWarning, fit
+from stimulus_moo import (
+    Adaptive,
+    Filtered,
+    Full,
+    MiniBatch,
+    MultiGradient,
+    Page,
+    Recursive,
+    StimulusWarning,
+    Storm,
+    Tracking,
+    fit,
+)
 from stimulus_moo._engine.precompiled import is_compiled, original, plain_name
 from tests.database import BACKEND
 
@@ -157,3 +169,32 @@ def test_names_are_those_of_the_original() -> None:
     assert is_compiled(compiled, losses)
     assert is_compiled(in_place(Model(), "aot_eager"), losses)
     assert MultiGradient(compiled, losses, Recursive([X], period=3)).objective.names == NAMES
+
+
+ESTIMATORS: dict[str, Callable[[], Any]] = {
+    "full": lambda: Full(X.split(7)),
+    "mini-batch": MiniBatch,
+    "recursive": lambda: Recursive(X.split(7), period=3),
+    "page": lambda: Page(X.split(7), 0.3, seed=1),
+    "storm": lambda: Storm(0.2),
+    "tracking": lambda: Tracking(0.2),
+    "filtered": Filtered,
+    "adaptive": lambda: Adaptive(X.split(7)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_takes_a_compiled_model_with_dynamic_shapes(name: str) -> None:
+    def path(dynamic: bool | None) -> Tensor:
+        model = Model().double()
+        used = model if dynamic is None else torch.compile(model, backend="aot_eager", dynamic=dynamic)
+        mg = MultiGradient(used, losses, ESTIMATORS[name](), reweigh=3 if name == "adaptive" else 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in X.split([4, 6, 3, 6, 5]):
+            mg.backward(batch)
+            optimizer.step()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    expected = path(None)
+    torch.testing.assert_close(path(True), expected, rtol=0, atol=1e-10)

@@ -185,7 +185,7 @@ def test_a_map_style_data_set_that_is_a_dataclass_is_not_a_table() -> None:
         ([], "the data set is empty"),
         ((X, torch.zeros(5)), r"the first has 6 samples, another has shape \[5\]"),
         ((X, torch.tensor(1.0)), r"the first has 6 samples, another has shape \[\]"),
-        ((np.zeros(3), np.zeros(3)), "at least one tensor"),
+        ((np.array(["a", "b"]), np.array(["c", "d"])), "at least one tensor"),
     ],
 )
 def test_data_sets_that_cannot_be_used(dataset: Any, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The examples for Lightning and Accelerate train the same model in one process and in two."""
+"""The examples for Lightning, Accelerate and Trainer train the same model in one process and in two."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from tests.distributed.launch import values
 
-EXAMPLES = {"lightning_manual": "lightning", "accelerate_loop": "accelerate"}
+EXAMPLES = {"lightning_module": "lightning", "accelerate_loop": "accelerate", "huggingface_trainer": "transformers"}
 FOLDER = Path(__file__).parents[2] / "examples"
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
+from stimulus_moo._engine.account import Account
 from stimulus_moo._engine.counted import AnchorCounts
 from stimulus_moo._engine.culprit import find_culprit
 from stimulus_moo._engine.nonfinite import finite
@@ -39,7 +43,10 @@ def evaluate_anchor(transaction: Transaction) -> None:
             anchor.spread = anchor.spread.add(pair, sum(sizes) * probe.end(sizes))
     if counts is not None:
         counts.check()
+    own = account.losses, account.seen
     spread = anchor.spread if reducer is None else reducer.sum(transaction, account, anchor.spread)
+    if reducer is not None:
+        store.undivided = _undivided(*own, account, reducer.group.size)
     if transaction.pending is None or not account.seen:
         raise InvalidBatch("the anchor gave no batches: it is empty or exhausted; pass a DataLoader or a list")
     anchor.learn(spread)
@@ -49,3 +56,10 @@ def evaluate_anchor(transaction: Transaction) -> None:
     else:
         counts.divide()
     transaction.merge(transaction.update.keep)
+
+
+def _undivided(losses: Tensor | None, seen: int, everyone: Account, processes: int) -> bool:
+    """Return whether every process has probably seen the same samples: its mean losses are those of all together."""
+    if losses is None or everyone.losses is None or seen * processes != everyone.seen:
+        return False
+    return torch.allclose(losses.double().cpu(), everyone.losses.double().cpu(), rtol=1e-6, atol=0.0)

@@ -6,6 +6,7 @@ import logging
 import math
 import warnings
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch.utils._pytree import tree_flatten
 from stimulus_moo._engine.compiled_function import Function, Seal, compile_rows
 from stimulus_moo._engine.differentiation import Engine, autocasts, full_precision, rowwise
 from stimulus_moo._engine.flat import views
+from stimulus_moo._engine.graphs import precision
 from stimulus_moo._engine.hooks import hooks_of
 from stimulus_moo._engine.loss_forms import AnyRows, LossForm
 from stimulus_moo._engine.module_tree import ModuleTree
@@ -39,8 +41,8 @@ COMPILED_ENTRIES = 1 << 22
 #: the backend of torch.compile
 BACKEND = "inductor"
 
-#: largest relative distance at which compiled rows count as equal, by the type of the parameters
-AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
+#: largest relative distance at which compiled rows count as equal, by the least precise type they are computed in
+AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 class CompiledRows(NamedTuple):
@@ -73,7 +75,7 @@ class Compiler:
     ) -> CompiledRows | None:
         """Return the compiled update for batches of this kind, or None if this one has to be run uncompiled."""
         kind = kind_of(batch, self.objective.tree)
-        if not any(like.layout) or kind is None or autocasts(self.objective.devices):
+        if not any(like.layout) or kind is None:
             return None
         if old is not None and old.layout != like.layout:
             return None
@@ -98,12 +100,13 @@ class Compiler:
         snapshot = objective.snapshot()
         expected = Rows(objective.parameters, like.objectives, objective.decisive)
         try:
-            if self._add_rows(batch, expected, 1.0, step, form):
+            tolerance = self._add_rows(batch, expected, 1.0, step, form)
+            if tolerance is None:
                 return None
             if previous is not None:
                 point = views(previous, objective.parameters) if isinstance(previous, Tensor) else list(previous)
                 with ParameterSwap(objective.parameters, point):
-                    if self._add_rows(batch, expected, 0.5, step, form):
+                    if self._add_rows(batch, expected, 0.5, step, form) is None:
                         return None
             if not snapshot.untouched():
                 engine.give_up_compiling("it draws random numbers or changes its buffers in a forward pass")
@@ -116,6 +119,7 @@ class Compiler:
             objective.model,
             objective.losses,
             objective.names,
+            objective.loss_names or (),
             objective.returned,
             arranged.blocks_cut(),
             objective.decisive,
@@ -124,6 +128,8 @@ class Compiler:
         )
         # sums, since a difference of near points has few digits to compare
         factors = torch.tensor([0.25, 1.0, 0.5], dtype=torch.float64)
+        logger.info("compiling the losses for batches like that of step %d; large models take minutes", step)
+        start = perf_counter()
         zero = [torch.zeros_like(matrix) for matrix in arranged.matrices()] if keep else None
         try:
             with warnings.catch_warnings():
@@ -136,24 +142,28 @@ class Compiler:
                 f"it could not be compiled ({type(error).__name__}: {str(error).strip().splitlines()[0]})"
             )
             return None
-        if not all(_agree(matrix, found) for matrix, found in zip(arranged.matrices(), blocks, strict=True)):
+        if not all(_agree(matrix, found, tolerance) for matrix, found in zip(arranged.matrices(), blocks, strict=True)):
             engine.give_up_compiling(
                 "compiled, it gives other gradients; does it use parameters from outside the model?"
             )
             return None
-        logger.debug("compiled the losses for batches like that of step %d", step)
+        logger.info("compiled the losses in %.1f s", perf_counter() - start)
         seal.closed = True
         return CompiledRows(function, arranged.reach, seal, {})
 
-    def _add_rows(self, piece: Any, rows: Rows, weight: float, step: int, form: LossForm) -> bool:
-        """Add single rows; or return True, and give up, where the backward pass runs Python code."""
+    def _add_rows(self, piece: Any, rows: Rows, weight: float, step: int, form: LossForm) -> float | None:
+        """Add single rows and return how closely compiled ones must agree.
+
+        Returns None, and gives up, where the backward pass runs Python code.
+        """
         evaluated = self.objective.evaluate(piece, step)
         if self.engine.refuses(evaluated.graphs, self.objective.parameters, evaluated.hooked):
-            return True
+            return None
+        tolerance = AGREEMENT.get(precision(evaluated.graphs), max(AGREEMENT.values()))
         with full_precision(self.objective.devices):
             for objective, row in enumerate(rowwise(form.losses(evaluated), self.objective.parameters)):
                 rows.add(objective, row, weight)
-        return False
+        return tolerance
 
     def _arranged(self, found: Rows, like: AnyRows) -> AnyRows:
         """Return rows in the form of ``like``."""
@@ -174,6 +184,27 @@ def evaluate_compiled(transaction: Transaction, batch: Any, size: int, keep: flo
     Returns False, with nothing done, where there is no compiled function for it, and where a value is not finite:
     single rows then tell which one it is.
     """
+    pieces, engine = transaction.evaluated, transaction.store.engine
+    reason = _prevented(transaction)
+    if reason is not None and engine.name == "compiled":
+        engine.give_up_compiling(reason)
+    possible = reason is None and len(pieces) == 1 and pieces[0].scales is None
+    used = possible and _evaluate(transaction, batch, size, keep, factor)
+    engine.uncompiled = not used and transaction.store.objective.count is not None
+    return used
+
+
+def _prevented(transaction: Transaction) -> str | None:
+    """Return why no step of this run can be compiled, as far as this one shows it."""
+    objective, halves = transaction.store.objective, transaction.probe is not None and transaction.probe.halves
+    if autocasts(objective.devices):
+        return "autocast is on around backward; use it inside losses instead"
+    if len(transaction.evaluated) > 1 and not halves:
+        return f"micro_batch={objective.micro_batch} evaluates a batch in pieces, which are not compiled"
+    return None
+
+
+def _evaluate(transaction: Transaction, batch: Any, size: int, keep: float, factor: float) -> bool:
     store, update, probe, form = transaction.store, transaction.update, transaction.probe, transaction.form
     if form.sketched or (probe is not None and (probe.halves or not (probe.in_rows or store.reducer is None))):
         return False  # single gradients are needed
@@ -250,10 +281,10 @@ def _supported(store: Store, rows: int) -> bool:
     return True
 
 
-def _agree(expected: Tensor, found: Tensor) -> bool:
+def _agree(expected: Tensor, found: Tensor, tolerance: float) -> bool:
     scale = torch.linalg.vector_norm(expected, dtype=torch.float64)
     distance = torch.linalg.vector_norm(expected.double() - found.double())
-    return bool(distance <= AGREEMENT.get(expected.dtype, 1e-2) * scale)
+    return bool(distance <= tolerance * scale)
 
 
 def kind_of(batch: Any, tree: ModuleTree) -> tuple[Any, ...] | None:

@@ -50,13 +50,15 @@ class Seal:
 class _Losses(torch.nn.Module):
     """The user's losses as a module, so that its parameters can be replaced for a call."""
 
-    def __init__(self, model: torch.nn.Module, losses: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, model: torch.nn.Module, losses: Callable[[Any, Any], Any], loss_names: Sequence[str]) -> None:
         super().__init__()
         self.model = model
-        self._losses = losses
+        self._losses, self._names = losses, loss_names
 
     def forward(self, batch: Any) -> Tensor:
         returned = self._losses(self.model, batch)
+        if self._names:
+            returned = [returned[name] for name in self._names]
         return returned if isinstance(returned, Tensor) else torch.stack(list(returned))
 
 
@@ -64,6 +66,7 @@ def compile_rows(
     model: torch.nn.Module,
     losses: Callable[[Any, Any], Any],
     names: Sequence[str],
+    loss_names: Sequence[str],
     objectives: int,
     layout: Sequence[tuple[list[int], list[int]]],
     decisive: Sequence[bool],
@@ -76,7 +79,7 @@ def compile_rows(
     for each block its objectives, and the parameters whose gradients are its columns. x_{t-1} may be one flat vector.
     ``seal``, once it is closed, refuses further compilations.
     """
-    wrapped = _Losses(model, losses)
+    wrapped = _Losses(model, losses, loss_names)
     keys = [f"model.{name}" for name in names]
     traced = torch.compiler.assume_constant_result(lambda: seal.traced())
 

@@ -15,6 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from stimulus_moo._engine.graphs import half_attention
 from stimulus_moo._engine.hooks import find_python
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.nonfinite import finite
@@ -62,7 +63,13 @@ class Engine:
         self._first = True  # is this the first graph that is looked at?
         self.expected_steps = 0  # how many steps the run has at least, as far as it is known
         self._compiles: dict[int, bool] = {}  # by points: is the step on one loss compiled?
+        self.uncompiled = False  # did the last step on a batch run uncompiled, although it was to be compiled?
         self._listened = any(isinstance(module, DistributedDataParallel) for module in model.modules())
+
+    @property
+    def in_use(self) -> str:
+        """The engine of the last step; an uncompiled step of the compiled engine computes single rows."""
+        return "rowwise" if self.name == "compiled" and self.uncompiled else self.name
 
     def jacobian(
         self, losses: Sequence[Tensor | None], parameters: Sequence[Tensor], *, hooked: bool = False
@@ -152,6 +159,8 @@ class Engine:
         """Return the gradients from one vectorised pass; None where single rows are to be computed."""
         if self.name == "auto":
             self.name = choose(self.model, parameters, len(losses))
+            if self.name == "batched" and half_attention([loss for loss in losses if loss is not None]):
+                self.name = "rowwise"
             logger.debug("engine %s chosen for %d objectives", self.name, len(losses))
         if self.name != "batched":
             return None

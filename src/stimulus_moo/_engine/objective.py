@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from stimulus_moo._engine.counts import Counts, check_function, checked_counts
 from stimulus_moo._engine.flat import Gradients, overwritten
 from stimulus_moo._engine.hooks import noticing_retain_grad, registered
+from stimulus_moo._engine.loss_names import label, unpacked
 from stimulus_moo._engine.module_tree import ModuleTree
 from stimulus_moo._engine.nonfinite import non_finite_loss
 from stimulus_moo._engine.precompiled import forget_compiled, gives_buffers_away, is_compiled, keep_buffers, plain_name
@@ -22,7 +23,7 @@ from stimulus_moo.data.batches import leading_size, split, tensors
 from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
 from stimulus_moo.options import positive_integer
 
-Losses = Callable[[Any, Any], Sequence[Tensor] | Tensor]
+Losses = Callable[[Any, Any], Sequence[Tensor] | Mapping[str, Tensor] | Tensor]
 
 
 class Evaluated(NamedTuple):
@@ -68,6 +69,7 @@ class Objective:
             raise InvalidOption(f"shared must be an iterable of parameters, say model.trunk.parameters(), found {kind}")
         self.shared = None if shared is None else list(shared)
         self.count: int | None = None  # S, known after the first step
+        self.loss_names: tuple[str, ...] | None = None  # empty if losses returns no dict; None before the first step
         self.returned = 0  # how many losses the last evaluation returned
         self.tree = ModuleTree(model)
         self.adopt()
@@ -82,6 +84,11 @@ class Objective:
                 raise InvalidOption(
                     f"parameters must be initialized, found {name} of a lazy module; run one forward pass first, say "
                     "model(x), so that its shape is known"
+                )
+            if parameter.is_meta:
+                raise InvalidOption(
+                    f"parameters must have values, found {name} on the meta device; call "
+                    "model.to_empty(device=...), then initialize or load them"
                 )
             if not parameter.dtype.is_floating_point:
                 raise InvalidOption(f"parameters must be real floating point, found {name} of {parameter.dtype}")
@@ -175,6 +182,10 @@ class Objective:
                 returned = self.losses(self.model, piece)
         return returned
 
+    def label(self, objective: int) -> str:
+        """Return how messages call an objective."""
+        return label(objective, self.loss_names or ())
+
     def write_gradients(self, direction: Sequence[Tensor | None], *, copy: bool = False) -> None:
         """Write one gradient per trainable parameter into ``p.grad``; frozen parameters have none.
 
@@ -223,21 +234,26 @@ class Objective:
         return decisive
 
     def _scalars(self, returned: Any) -> list[Tensor]:
+        returned, names = unpacked(returned, None if self.count is None else self.loss_names)
         if not isinstance(returned, tuple | list) and not (isinstance(returned, Tensor) and returned.dim() == 1):
             shape = f"a tensor of shape {list(returned.shape)}" if isinstance(returned, Tensor) else None
+            found = shape or type(returned).__name__
             raise InvalidLosses(
-                f"losses must return S losses as a tuple or a 1-D tensor, found {shape or type(returned).__name__}"
+                f"losses must return S losses as a dict, a tuple or a 1-D tensor, found {found}"
                 f"{'; for one objective return (loss,)' if shape else ''}"
             )
         losses = list(returned)
         for s, loss in enumerate(losses):
             if not isinstance(loss, Tensor) or loss.dim() != 0 or not loss.dtype.is_floating_point:
                 found = f"shape {list(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else repr(loss)
-                raise InvalidLosses(f"loss {s} must be a real 0-d tensor, the mean over the batch, found {found}")
+                raise InvalidLosses(
+                    f"{label(s, names)} must be a real 0-d tensor, the mean over the batch, found {found}"
+                )
         if not losses:
             raise InvalidLosses("losses must return at least one loss, found none")
         if self.count is not None and len(losses) != self.count:
             raise InvalidLosses(f"losses returned {self.count} losses before and {len(losses)} now")
+        self.loss_names = names
         return losses
 
 

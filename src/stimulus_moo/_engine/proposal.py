@@ -12,11 +12,12 @@ from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.exclusive import evaluating, exclusive
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.loss_forms import LossForm, WeightedLoss
+from stimulus_moo._engine.loss_names import name_losses
 from stimulus_moo._engine.norms import distance
 from stimulus_moo._engine.observation import Observation, Probe
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.row import Row
-from stimulus_moo._engine.solving import ONE, combine, form_of, needs_memory, remember, solve
+from stimulus_moo._engine.solving import ONE, combine, form_of, loss_values, needs_memory, remember, solve
 from stimulus_moo._engine.step import Step
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo._engine.warnings import replay_message
@@ -74,7 +75,7 @@ class Proposal:
         self._before = 0, 0, 0  # the cost of solving before the step
         self._grad_mode = torch.is_grad_enabled()
         self._snapshot = mg.objective.snapshot()
-        self._engine = mg.store.engine.name
+        self._engine = mg.store.engine.name, mg.store.engine.uncompiled
         self._states = [(part, part.state_dict()) for part in mg.stateful_parts]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -225,9 +226,10 @@ class Proposal:
             before = None if account.before is None else account.before.tolist()
             mg.reweigh.learn(losses.tolist(), before, cost[2], solved=self._solved, anchored=anchored)
         length = torch.scalar_tensor(sq_norm, dtype=torch.float64)
-        step = Step(losses, weights.to(losses, copy=True), length, anchored, self._solved)
+        names = mg.objective.loss_names or ()
+        step = Step(losses, weights.to(losses, copy=True), length, anchored, self._solved, names=names)
         samples, gradients, passes = mg.samples + cost[0], mg.gradients + cost[1], mg.passes + cost[2]
-        remembered = remember(mg, transaction, direction, weights)
+        remembered, values = remember(mg, transaction, direction, weights), loss_values(mg, transaction)
         shared, row = isinstance(remembered, Row), transaction.rows  # is its memory that of the direction?
         flat = row.flat if direction is None and isinstance(row, Row) else None
         parts = row.parts if direction is None and flat is None and isinstance(row, Row) else direction
@@ -238,7 +240,7 @@ class Proposal:
                 mg.objective.write_flat(flat)
             elif parts is not None:
                 mg.objective.write_gradients(parts, copy=shared)
-            mg.objective.count = len(losses)
+            mg.objective.count, mg.store.loss_values = len(losses), values
             mg.t, mg.samples, mg.gradients, mg.passes = self._t + 1, samples, gradients, passes
             mg.weights, mg.sq_norm = weights if transaction.form.weighted else weights.clone(), sq_norm
             mg.observation = observation if mg.watched else None
@@ -274,9 +276,8 @@ class Proposal:
         objectives = mg.objective.count or mg.objective.returned or error.objectives
         nothing = torch.full((objectives,), torch.nan)
         anchored = self.update is not None and self.update.anchor is not None
-        return Step(
-            nothing, nothing.clone(), torch.tensor(torch.nan, dtype=torch.float64), anchored, False, skipped=True
-        )
+        length, names = torch.tensor(torch.nan, dtype=torch.float64), mg.objective.loss_names or ()
+        return Step(nothing, nothing.clone(), length, anchored, False, skipped=True, names=names)
 
     def _choose(self, fresh: bool, look_back: bool) -> Update:
         """Return the estimator's update, changed as asked; it restarts where the rows it needs were lost."""
@@ -326,6 +327,7 @@ class Proposal:
         """Undo the proposal after an error; return whether it is a ``NonFiniteError``, which is kept in ``error``."""
         if self.open:
             self._undo(error)
+        name_losses(error, self._mg.objective.loss_names or ())
         if isinstance(error, NonFiniteError):
             self.error = error
         return self.error is error
@@ -339,7 +341,7 @@ class Proposal:
             self._transaction.roll_back()
         with DeferredInterrupts():
             self._snapshot.restore()
-            mg.store.engine.name = self._engine
+            mg.store.engine.name, mg.store.engine.uncompiled = self._engine
             self._restore_states()
             self.open = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -55,18 +55,45 @@ def solve(mg: MultiGradient, transaction: Transaction, t: int) -> Tensor:
             gramian = rows.gramian(t, mg.store.roots())
         else:
             gramian = products.cpu()
-        weights = checked(weigh(mg.weighting, gramian, transaction.account.counts), rows.objectives)
+        values = loss_values(mg, transaction)
+        weights = checked(weigh(mg.weighting, gramian, transaction.account.counts, values), rows.objectives)
     if mg.store.reducer is not None and not mg.weighting.deterministic:
         weights = mg.store.reducer.broadcast(weights)
     return weights
 
 
-def weigh(weighting: Weighting, gramian: Tensor, counts: Sequence[float] | None) -> Tensor:
+def weigh(
+    weighting: Weighting, gramian: Tensor, counts: Sequence[float] | None, values: Tensor | None = None
+) -> Tensor:
     """Return the weights; an objective without a count whose row is zero gets 0, since a zero row would get all."""
+    rule: Any = weighting
+    losses = () if values is None else (values,)  # only for weightings that use them
     if counts is None or all(counts):
-        return weighting(gramian)
+        return rule(gramian, *losses)  # type: ignore[no-any-return]  # ``checked`` looks at it
     present = [s for s, (count, square) in enumerate(zip(counts, gramian.diagonal(), strict=True)) if count or square]
-    return weighting(gramian) if len(present) == len(counts) else weighting.among(gramian, present)
+    if len(present) == len(counts):
+        return rule(gramian, *losses)  # type: ignore[no-any-return]
+    return rule.among(gramian, present, *losses)  # type: ignore[no-any-return]
+
+
+def loss_values(mg: MultiGradient, transaction: Transaction) -> Tensor | None:
+    """Return the running values of the losses after a transaction; None if the weighting does not use them.
+
+    Where the rows add a difference of two points, so do the values: keep L + now F_B(x_t) + before F_B(x_{t-1}).
+    Elsewhere they are the losses of the batch or the anchor. A loss without a count keeps its value.
+    """
+    if not mg.weighting.uses_losses:
+        return None
+    update, account, old = transaction.update, transaction.account, mg.store.loss_values
+    assert account.losses is not None
+    now = account.losses.detach().double().cpu()
+    if old is None:
+        return now
+    new = now
+    if update.before and account.before is not None:
+        difference = update.now * now + update.before * account.before.detach().double().cpu()
+        new = torch.where(old.isnan(), now, update.keep * old + difference)
+    return torch.where(new.isnan(), old, new)
 
 
 def combine(mg: MultiGradient, transaction: Transaction, t: int) -> tuple[Tensor, list[Tensor | None], float]:

@@ -19,6 +19,11 @@ class Step:
         reweighed: whether the weights were solved for at this step, not kept from an earlier one or fixed.
         skipped: whether the step met NaN or infinity and was skipped (``on_nonfinite="skip"``); losses, weights and
             sq_norm are then NaN.
+        names: of the losses, where ``losses`` returns a dict; else empty.
+
+    >>> import torch
+    >>> Step(torch.tensor([0.5, 2.0]), torch.ones(2), torch.tensor(1.0), False, names=("click", "buy")).named_losses
+    {'click': 0.5, 'buy': 2.0}
     """
 
     losses: Tensor
@@ -27,3 +32,18 @@ class Step:
     anchored: bool
     reweighed: bool = True
     skipped: bool = False
+    names: tuple[str, ...] = ()
+
+    @property
+    def named_losses(self) -> dict[str, float]:
+        """The losses as numbers, by name, or by number where they have no names."""
+        return self._named(self.losses)
+
+    @property
+    def named_weights(self) -> dict[str, float]:
+        """The weights as numbers, by name, or by number where the losses have no names."""
+        return self._named(self.weights)
+
+    def _named(self, values: Tensor) -> dict[str, float]:
+        names = self.names or [str(s) for s in range(len(values))]
+        return dict(zip(names, values.tolist(), strict=True))

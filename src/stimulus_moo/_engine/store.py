@@ -53,6 +53,8 @@ class Store:
         self.swap: ParameterSwap | None = None  # puts x_{t-1} into the parameters for a while
         self.layout = [0] * len(objective.parameters)  # every reach seen so far: how the rows are cut into blocks
         self.spare: Rows | Row | None = None  # memory for the next update
+        self.undivided = False  # have all processes seen the same samples at the last anchor?
+        self.loss_values: Tensor | None = None  # running values of the losses, for weightings that use them
 
     def __getstate__(self) -> dict[str, Any]:
         # the rows are views of one block of memory, which pickle would take apart
@@ -175,7 +177,7 @@ class Store:
         return len(evaluated.graphs), self.masks(evaluated.graphs, counts)
 
     def clear(self) -> None:
-        self.rows = self.previous = self.flat_previous = self.swap = self.spare = None
+        self.rows = self.previous = self.flat_previous = self.swap = self.spare = self.loss_values = None
         if self.reducer is not None:
             self.reducer.clear()
 

@@ -177,8 +177,7 @@ class Transaction:
         keep = update.keep * factor if self.in_place or reducer is None else 0.0
         engine, points = self.store.engine, 2 if update.look_back else 1
         compiled = engine.compiles(self.store.objective.parameters, points, weighted=self.form.weighted)
-        whole = len(pieces) == 1 and pieces[0].scales is None
-        if compiled and whole and evaluate_compiled(self, batch, own, keep, factor):
+        if compiled and evaluate_compiled(self, batch, own, keep, factor):
             if probe is not None:
                 probe.in_rows |= update.recursive and reducer is None
         else:

@@ -52,7 +52,7 @@ def rebuild(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 def require_batches(name: str, value: Any, *, again: bool = False) -> None:
     """Raise InvalidOption unless ``value`` is an iterable of batches; ``again`` also rejects one-shot iterators."""
-    if not isinstance(value, Iterable) or isinstance(value, Tensor | Mapping | str | bytes):
+    if not isinstance(value, Iterable) or isinstance(value, Tensor | np.ndarray | Mapping | str | bytes):
         found = f"found {type(value).__name__}; for a single batch pass [batch]"
         raise InvalidOption(f"{name} must be an iterable of batches (a DataLoader or a list), {found}")
     if again and isinstance(value, Iterator):

@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
@@ -241,6 +242,7 @@ def as_source(dataset: Any, collate: Collate | None = None, *, workers: int = 0,
 
     A tensor, a tuple, dict or dataclass of tensors, and ``TensorDataset`` are columns in memory. Anything else with a
     length and indexing, such as a list of samples, is a map-style data set. An iterable without a length is a stream.
+    NumPy arrays in a tuple or dict become tensors that share their memory.
 
     Args:
         dataset: the data set.
@@ -252,6 +254,9 @@ def as_source(dataset: Any, collate: Collate | None = None, *, workers: int = 0,
     """
     if isinstance(dataset, Source):
         return dataset
+    if type(dataset).__module__.partition(".")[0] in ("pandas", "polars"):
+        kind = type(dataset).__name__
+        raise InvalidBatch(f"dataset must be tensors, found a {kind}; pass torch.from_numpy(frame.to_numpy())")
     source = _finite(dataset, collate, workers, pin)
     if source is None:
         if isinstance(dataset, Iterable) and not isinstance(dataset, DataLoader):
@@ -274,9 +279,20 @@ def _finite(dataset: Any, collate: Collate | None, workers: int, pin: bool) -> S
         if not (workers and isinstance(inner, Samples)):  # workers prefetch a subset as any data set
             return Selected(inner, dataset.indices) if inner is not None else None
     if isinstance(dataset, Tensor | tuple | Mapping):
-        return Columns(dataset)
+        return Columns(_with_tensors(dataset))
     if isinstance(dataset, IterableDataset):
         return None
     if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
         return Samples(dataset, collate or default_collate, workers, pin)
     return Columns(dataset) if hasattr(dataset, "__dataclass_fields__") else None
+
+
+def _with_tensors(dataset: Any) -> Any:
+    """Return a plain tuple or dict with tensors in place of NumPy arrays."""
+    if type(dataset) is tuple:
+        return tuple(map(_as_tensor, dataset))
+    return {name: _as_tensor(column) for name, column in dataset.items()} if type(dataset) is dict else dataset
+
+
+def _as_tensor(leaf: Any) -> Any:
+    return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "biuf" else leaf

@@ -20,7 +20,8 @@ class Storm(Estimator):
     >>> import torch
     >>> from stimulus_moo import MultiGradient, ProjectedDescent, Storm
     >>> model = torch.nn.Linear(2, 2)
-    >>> mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), Storm(beta=0.1), ProjectedDescent(gamma=0.1))
+    >>> losses, weighting = lambda m, x: m(x).square().mean(0), ProjectedDescent(gamma=0.1)
+    >>> mg = MultiGradient(model, losses, Storm(beta=0.1), weighting, check=False)
     >>> _ = mg.backward(torch.randn(4, 2)), mg.backward(torch.randn(4, 2))
     >>> mg.samples, mg.gradients  # one point at first, two points afterwards
     (8, 12)

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
 from importlib.util import find_spec
-from types import MappingProxyType
-from typing import Any
 
 from stimulus_moo import METHODS
-from stimulus_moo.methods import Method, Settings
+from stimulus_moo.integrations.torchjd import build
+from stimulus_moo.methods import Method
 
 ADAM, UPGRAD = "scalarisation-adam", "upgrad-adam"
 
+_RIVAL = replace(METHODS[ADAM], name=UPGRAD, title="UPGrad, Adam", weighting=lambda s: build("upgrad"))
 
-def _upgrad(s: Settings) -> Any:
-    return import_module("torchjd.aggregation").UPGradWeighting()
-
-
-_RIVAL = replace(METHODS[ADAM], name=UPGRAD, title="UPGrad, Adam", weighting=_upgrad)
-
-#: Every method of an experiment by name.
-LAB_METHODS: Mapping[str, Method] = MappingProxyType(
-    {**METHODS, **({UPGRAD: _RIVAL} if find_spec("torchjd") and find_spec("quadprog") else {})}
+#: Every method of an experiment by name; a view of ``METHODS``, to which plug-ins may add.
+LAB_METHODS: Mapping[str, Method] = ChainMap(
+    {UPGRAD: _RIVAL} if find_spec("torchjd") and find_spec("quadprog") else {}, METHODS
 )
 
 
-def fit_options(method: str) -> dict[str, Any]:
+def fit_options(method: str) -> dict[str, str]:
     """Return the options of ``fit`` that select a method.
 
-    >>> fit_options("smgd")
-    {'method': 'smgd'}
+    >>> fit_options("smgd"), fit_options("upgrad-adam")
+    ({'method': 'smgd'}, {'method': 'scalarisation-adam', 'weighting': 'upgrad'})
     """
-    if method in METHODS:
-        return {"method": method}
-    return {"method": ADAM, "weighting": import_module("torchjd.aggregation").UPGradWeighting()}
+    return {"method": ADAM, "weighting": "upgrad"} if method == UPGRAD else {"method": method}

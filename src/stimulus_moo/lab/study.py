@@ -31,16 +31,22 @@ class Study:
     quick: Mapping[str, Any] = field(default_factory=dict)
 
 
-def verdict(found: Sequence[bool | None]) -> str:
+#: In place of True or False: the methods that a claim compares were not trained, so it can neither hold nor fail.
+NOT_SHOWN = "not shown"
+
+
+def verdict(found: Sequence[bool | str | None]) -> str:
     """Return the verdict on a claim from whether it holds at the paper's settings, first, and at other settings.
 
-    None means that not every method was run at these settings.
+    None means that not every method was run at these settings, ``NOT_SHOWN`` that none of them was trained there.
 
-    >>> verdict([False, True])
-    'holds with another step size'
+    >>> verdict([False, True]), verdict([False, NOT_SHOWN]), verdict([NOT_SHOWN])
+    ('holds with another step size', 'does not hold', 'not shown')
     """
-    if found[0]:
+    if found[0] is True:
         return "holds"
-    if any(found):
+    if True in found:
         return "holds with another step size"
-    return "does not hold" if None not in found else "not run yet"
+    if None in found:
+        return "not run yet"
+    return NOT_SHOWN if all(one == NOT_SHOWN for one in found) else "does not hold"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from stimulus_moo import InvalidOption
+from stimulus_moo import InvalidOption, StimulusWarning
 from stimulus_moo.options import positive_integer
 from stimulus_moo.ranking.checks import checked_labels, fraction, index
 from stimulus_moo.ranking.errors import InvalidRankingData
@@ -25,6 +26,7 @@ from stimulus_moo.ranking.training import Plan, single_label_floors, train, warn
 from stimulus_moo.ranking.validation import scores_of
 
 _ENTRIES = 1 << 23  # entries per block of features in predict
+_ONE_LIST = 1000  # rows above which one list is probably a forgotten qid
 
 
 class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
@@ -180,6 +182,9 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         labels = checked_labels(y, X.shape[0], name="y")
         plan = self._plan(labels.shape[1])
         bounds = self._bounds(labels.shape[1])
+        if qid is None and len(labels) > _ONE_LIST:
+            message = f"qid is None, so all {len(labels)} rows are one list; pass qid=, the query id of each row"
+            warnings.warn(message, StimulusWarning, stacklevel=4)
         data = QueryDataset(X, labels, np.zeros(len(labels)) if qid is None else qid)
         held_out = None
         if bounds or self.early_stopping is not None:

@@ -14,7 +14,7 @@ from stimulus_moo._engine.norms import distance
 from stimulus_moo._engine.proposal import Proposal
 from stimulus_moo._engine.step import Step
 from stimulus_moo._engine.warnings import WarnOnce
-from stimulus_moo.errors import NotCopyable
+from stimulus_moo.errors import DOCS, NotCopyable
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim.checks import check_pair
 from stimulus_moo.safeguard.drift import Drift
@@ -96,6 +96,8 @@ class Safeguard(Stateful):
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
+        if multigradient.checks and not multigradient.estimator.two_point:
+            multigradient.warn("guard", _no_use(type(multigradient.estimator).__name__))
 
     smoothness = property(lambda self: self.long_steps.smoothness)
     turn = property(lambda self: self.step_length.turn)
@@ -261,6 +263,13 @@ class Safeguard(Stateful):
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=bool(self._rates)):
             group["lr"] = rate
         self._rates = []
+
+
+def _no_use(estimator: str) -> str:
+    return (
+        f"Safeguard has nothing to judge with {estimator}, which evaluates a batch at one point only; leave it out, or "
+        f"use Recursive, Page or Storm; see {DOCS}guides/step-size.html"
+    )
 
 
 class _Retreat:

@@ -42,6 +42,8 @@ class Checkpoints:
         """
         if self.folder is None or self._lock is None:
             return None
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InvalidOption(f"checkpoint must be a folder, found the file {str(self.folder)!r}")
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._lock.acquire():
             raise InvalidOption(

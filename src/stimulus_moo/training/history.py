@@ -1,7 +1,7 @@
 """The outcome of ``fit``: its result, and the history with one record per step."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,7 @@ class History:
         self._columns: dict[str, NDArray[Any]] = {}
         self._evaluations: dict[int, tuple[float, list[float]]] = {}  # by position
         self._skipped: set[int] = set()  # positions
+        self.names: tuple[str, ...] = ()  # of the losses, where ``losses`` returns a dict
 
     def reserve(self, records: int) -> None:
         """Set the initial capacity, so that the memory of a long run does not grow; at most 2^17 records."""
@@ -95,7 +96,9 @@ class History:
         return record
 
     def frame(self) -> Any:
-        """Return a pandas frame, with columns ``loss_0``, ``weight_0``, ...; NaN where nothing was evaluated.
+        """Return a pandas frame; NaN where nothing was evaluated.
+
+        Columns of losses have their names, as in ``loss_click`` and ``weight_click``, or numbers, as in ``loss_0``.
 
         Raises:
             MissingDependency: pandas is not installed.
@@ -108,9 +111,9 @@ class History:
         flat = [
             {
                 **{name: row.get(name, math.nan) for name in names},
-                **{f"loss_{s}": value for s, value in enumerate(row["losses"])},
-                **{f"weight_{s}": value for s, value in enumerate(row["weights"])},
-                **{f"full_loss_{s}": value for s, value in enumerate(row.get("full_losses", ()))},
+                **by_name("loss_", row["losses"], self.names),
+                **by_name("weight_", row["weights"], self.names),
+                **by_name("full_loss_", row.get("full_losses", ()), self.names),
             }
             for row in self
         ]
@@ -146,7 +149,17 @@ class History:
         for i, (stationarity, *full_losses) in zip(at.tolist(), evaluations.tolist(), strict=True):
             loaded._evaluations[i] = stationarity, full_losses
         loaded._skipped = set(skipped.tolist())
+        loaded.names = self.names  # those of the losses, which are not part of a state
         self.__dict__.update(loaded.__dict__)
+
+
+def by_name(prefix: str, values: Sequence[float], names: Sequence[str]) -> dict[str, float]:
+    """Return values by prefix and name, or by prefix and number where there are no names.
+
+    >>> by_name("loss/", [0.5, 0.7], ["click", "buy"]), by_name("loss/", [0.5], [])
+    ({'loss/click': 0.5, 'loss/buy': 0.7}, {'loss/0': 0.5})
+    """
+    return {f"{prefix}{names[s] if names else s}": value for s, value in enumerate(values)}
 
 
 def _fit_together(columns: dict[str, Any], at: Any, evaluations: Any, skipped: Any) -> bool:
@@ -194,6 +207,8 @@ class Result:
             ``"callback"``.
         skipped: number of steps skipped because of NaN or infinity (``on_nonfinite="skip"``).
         picked, picked_at: the random-clock iterate by parameter name, and its iteration t, if ``mu`` was given.
+        bounds: the bounds of ``fit`` as numbers, by objective.
+        missed: for the bounds that were missed by more than 0.1%, how far the loss is above; empty if all were met.
         alone, shortened, taken_back: how often the guard acted, as for ``Safeguard``; 0 without it.
     """
 
@@ -211,9 +226,16 @@ class Result:
     skipped: int = 0
     picked: dict[str, Tensor] = field(default_factory=dict)
     picked_at: int | None = None
+    bounds: dict[int, float] = field(default_factory=dict)
+    missed: dict[int, float] = field(default_factory=dict)
     alone: int = 0
     shortened: int = 0
     taken_back: int = 0
+
+    @property
+    def named_losses(self) -> dict[str, float]:
+        """The losses by name, or by number where they have no names."""
+        return by_name("", self.losses, self.history.names)
 
     def frame(self) -> Any:
         """Return the history as a pandas frame."""

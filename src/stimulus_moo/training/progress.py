@@ -22,6 +22,7 @@ class Progress:
         record: the step's record of the history: step, samples, gradients, passes, seconds, losses, weights, sq_norm,
             anchored, lr, and stationarity if it was evaluated.
         model, multigradient, optimizer: the live objects.
+        names: of the losses, where ``losses`` returns a dict; else empty.
     """
 
     step: int
@@ -29,6 +30,7 @@ class Progress:
     model: torch.nn.Module
     multigradient: MultiGradient
     optimizer: Optimizer
+    names: tuple[str, ...] = ()
 
 
 #: Called after every step; returning True ends the run.
@@ -52,7 +54,9 @@ def progress_bar(title: str, total: int | None, show: bool | None) -> Iterator[C
 
     def move(progress: Progress) -> None:
         losses, passes = progress.record["losses"], progress.record["passes"]
-        values = " ".join(f"{loss:.4g}" for loss in losses[:4]) + (" ..." if len(losses) > 4 else "")
+        named = [f"{name} " for name in progress.names] or [""] * len(losses)
+        shown = [f"{name}{loss:.4g}" for name, loss in zip(named, losses, strict=True)]
+        values = " ".join(shown[:4]) + (" ..." if len(losses) > 4 else "")
         bar.update(task, completed=progress.step, note=f"losses {values} | {passes} passes")
 
     with bar:

@@ -20,7 +20,6 @@ from stimulus_moo._engine.precompiled import original
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo.anchors import FullPass
-from stimulus_moo.data.batches import rebuild
 from stimulus_moo.data.sources import BatchPlan
 from stimulus_moo.distributed import find_group, make_reducer
 from stimulus_moo.errors import InvalidOption, NonFiniteError, StateMismatch, StimulusWarning
@@ -39,8 +38,10 @@ from stimulus_moo.training.description import (
     same,
     shortened,
 )
+from stimulus_moo.training.devices import on_device
 from stimulus_moo.training.history import History, Result
 from stimulus_moo.training.limits import COSTS
+from stimulus_moo.training.progress import Progress
 from stimulus_moo.training.random_clock import RandomClock
 from stimulus_moo.training.state_checks import check_parts, check_seconds
 from stimulus_moo.weightings.base import GramianToWeights
@@ -70,7 +71,7 @@ class Run:
         timed: bool = False,
         reweigh: int | str | None = None,
         gramian: str = "exact",
-        weighting: GramianToWeights | None = None,
+        weighting: GramianToWeights | str | None = None,
         optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         mu: float | None = None,
@@ -87,7 +88,7 @@ class Run:
         self.optimizer = make(_trainable(model))
         self.multigradient = MultiGradient(
             model,
-            _on_device(model, losses),
+            on_device(model, losses),
             method.estimator(settings),
             method.weighting(settings) if weighting is None else weighting,
             reweigh=reweigh,
@@ -103,6 +104,7 @@ class Run:
         if self.schedule is not None and scheduler is not None:
             raise InvalidOption("lr='auto' sets the learning rate itself, found a scheduler beside it; use one of them")
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
+        self.multigradient.warn.given.add("guard")  # it is the default, whether or not the estimator has a use for it
         self.guard = Safeguard(self.optimizer, self.multigradient) if guard else None
         if mu is not None and settings.lr == "auto":
             raise InvalidOption("mu needs a number for lr, found 'auto'; pass a number, or mu=None")
@@ -176,10 +178,16 @@ class Run:
             anchored=step.anchored,
             lr=rate,
         )
+        self.history.names = step.names
         if step.skipped:
             self.history.skip()
         self.step += 1
         self.measured = None
+
+    def progress(self) -> Progress:
+        """Return what callbacks are told after a step."""
+        record, names = self.history.last(), self.history.names
+        return Progress(self.step, record, self.model, self.multigradient, self.optimizer, names)
 
     def settle(self) -> None:
         """Let the guard judge the last step: on the next batch, or for a stream on the last batch again."""
@@ -211,7 +219,7 @@ class Run:
                 raise
             logger.warning("not evaluated after %d steps: %s", self.step, error)
             return None
-        self.measured = found
+        self.measured, self.history.names = found, objective.loss_names or ()
         if len(self.history):
             self.history.evaluated(found.stationarity, found.losses)
         return found
@@ -220,6 +228,8 @@ class Run:
         """Evaluate the model and return the result of the run."""
         found = self.evaluate()
         picked, picked_at = {}, None
+        names = ("alone", "shortened", "taken_back")
+        acted: dict[str, Any] = {name: getattr(self.guard, name, 0) for name in names}  # 0 without guard
         if self.clock is not None and self.clock.picked:
             picked = dict(zip(self.multigradient.objective.names, self.clock.picked, strict=True))
             picked_at = self.clock.picked_at
@@ -238,7 +248,7 @@ class Run:
             skipped=self.multigradient.skipped,
             picked=picked,
             picked_at=picked_at,
-            **{name: getattr(self.guard, name, 0) for name in ("alone", "shortened", "taken_back")},  # 0 without guard
+            **acted,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -336,16 +346,3 @@ def _trainable(model: torch.nn.Module) -> list[Tensor]:
 
 def _described(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else describe(value)
-
-
-def _on_device(model: torch.nn.Module, losses: Losses) -> Losses:
-    if not isinstance(model, torch.nn.Module) or not callable(losses):
-        return losses  # MultiGradient rejects them
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    if device.type == "cpu":
-        return losses
-
-    def moved(model: Any, batch: Any) -> Any:
-        return losses(model, rebuild(batch, lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf))
-
-    return moved

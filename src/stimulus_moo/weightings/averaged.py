@@ -10,7 +10,7 @@ from torch import Tensor
 from stimulus_moo.errors import StateMismatch
 from stimulus_moo.options import real
 from stimulus_moo.state import short_text
-from stimulus_moo.weightings.base import GramianToWeights, Weighting, as_weighting
+from stimulus_moo.weightings.base import GramianToWeights, Weighting, as_weighting, check_weights
 
 
 class Averaged(Weighting):
@@ -21,7 +21,7 @@ class Averaged(Weighting):
         lambda_k = weighting(A_k),    A_k = memory A_{k-1} + (1 - memory) G_k,    A_0 = G_0
 
     k counts the solves. Where weights are kept between solves (``reweigh=``), the noise of one batch would stay in
-    them for many steps.
+    them for many steps. The losses for a weighting that uses them are averaged in the same way.
 
     Args:
         weighting: any weighting or callable.
@@ -36,14 +36,15 @@ class Averaged(Weighting):
     [0.75, 0.25]
     """
 
-    state_names = ("gramian", "weighting")
-    optional_names = MappingProxyType({"gramian": Tensor})
+    state_names = ("gramian", "losses", "weighting")
+    optional_names = MappingProxyType({"gramian": Tensor, "losses": Tensor})
 
     def __init__(self, weighting: GramianToWeights, memory: float = 0.9) -> None:
         self.weighting = as_weighting(weighting)
         self.memory = real("memory", memory, low=0.0, high=1.0, open_high=True)
-        self.deterministic = self.weighting.deterministic
+        self.deterministic, self.uses_losses = self.weighting.deterministic, self.weighting.uses_losses
         self.gramian: Tensor | None = None  # A, the average so far
+        self.losses: Tensor | None = None  # the average of the losses, if the weighting uses them
 
     def check_state(self, state: Any, path: str = "") -> None:
         """Raise StateMismatch if ``state`` does not fit, including the shape and type of the average."""
@@ -52,15 +53,23 @@ class Averaged(Weighting):
         if found is not None and (found.dim() != 2 or len(set(found.shape)) != 1 or found.dtype != torch.float64):
             where = f"{path or self.kind}.gramian"
             raise StateMismatch(f"{where} must be None or a square matrix of torch.float64, found {short_text(found)}")
+        check_weights(state["losses"], f"{path or self.kind}.losses")
 
-    def __call__(self, gramian: Tensor) -> Tensor:
+    def __call__(self, gramian: Tensor, *losses: Tensor) -> Tensor:
         """Average, and give the average to the weighting."""
         gramian = gramian.detach().double().cpu()
         average = gramian if self.gramian is None else torch.lerp(gramian, self.gramian, self.memory)
         self.gramian = average.clone()
-        return self.weighting(average)
+        return self.weighting(average, *map(self._mean, losses))
 
-    def among(self, gramian: Tensor, present: Sequence[int]) -> Tensor:
+    def _mean(self, losses: Tensor) -> Tensor:
+        """Return the average of the losses; one that is NaN for want of a count keeps its own."""
+        old = losses if self.losses is None else torch.where(self.losses.isnan(), losses, self.losses)
+        mixed = torch.lerp(losses, old, self.memory)
+        self.losses = torch.where(losses.isnan(), old, mixed)
+        return self.losses.clone()
+
+    def among(self, gramian: Tensor, present: Sequence[int], *losses: Tensor) -> Tensor:
         """Average the products of the objectives with rows; the others keep theirs."""
         average = gramian.detach().double().cpu().clone()
         if self.gramian is not None:
@@ -69,4 +78,4 @@ class Averaged(Weighting):
             mixed = torch.where(known[:, None] & known, torch.lerp(average, self.gramian, self.memory), average)
             average = torch.where(here[:, None] & here, mixed, self.gramian)
         self.gramian = average.clone()
-        return self.weighting.among(average, present)
+        return self.weighting.among(average, present, *map(self._mean, losses))

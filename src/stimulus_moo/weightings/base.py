@@ -11,8 +11,9 @@ from torch import Tensor
 from stimulus_moo._engine.module_tree import MODULE_NAMES
 from stimulus_moo.errors import InvalidOption, InvalidWeights, StateMismatch
 from stimulus_moo.state import Stateful, short_text
+from stimulus_moo.weightings.aggregators import without_aggregator
 
-GramianToWeights = Callable[[Tensor], Tensor]  #: a weighting of this library, of TorchJD or a plain function
+GramianToWeights = Callable[..., Tensor]  #: a weighting of this library, of TorchJD or a plain function
 
 
 class Weighting(Stateful, ABC):
@@ -20,6 +21,7 @@ class Weighting(Stateful, ABC):
 
     deterministic = True  #: equal Gramians and states give equal weights; if not, all processes use those of the first
     needs_rows = True  #: the weights depend on the Gramian; if not, ``constant`` returns them
+    uses_losses = False  #: it is called with ``(gramian, losses)``, see ``LossAware``
 
     @abstractmethod
     def __call__(self, gramian: Tensor) -> Tensor:
@@ -37,6 +39,25 @@ class Weighting(Stateful, ABC):
         raise NotImplementedError
 
 
+class LossAware(Weighting):
+    """A rule from the Gramian and the S losses to the weights.
+
+    The losses (float64, CPU) are the estimator's running values. For ``Recursive``, ``Page``, ``Storm`` and
+    ``Filtered`` they are variance-reduced like the rows: those of the anchor, to which the batch's differences between
+    two points are added. For the others they are those of the batch.
+    """
+
+    uses_losses = True
+
+    @abstractmethod
+    def __call__(self, gramian: Tensor, losses: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the S weights."""
+
+    @abstractmethod
+    def among(self, gramian: Tensor, present: Sequence[int], losses: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the S weights where only the objectives ``present`` have rows; the others get 0."""
+
+
 class Adapter(Weighting):
     """Any callable as a weighting; ``state_dict`` holds its plain state, such as that of TorchJD's weightings.
 
@@ -49,15 +70,24 @@ class Adapter(Weighting):
     deterministic = False  # a user's function may draw random numbers
 
     def __init__(self, function: GramianToWeights) -> None:
+        if isinstance(function, type):
+            name = function.__name__
+            raise InvalidOption(f"weighting must be an object, found the class {name}; pass {name}()")
         if not callable(function):
             raise InvalidOption(
                 f"weighting must be a Weighting or a function from an S x S Gramian to S weights, found {function!r}"
             )
         self.function = function
+        self.uses_losses = bool(getattr(function, "uses_losses", False))
 
-    def __call__(self, gramian: Tensor) -> Tensor:
+    def __call__(self, gramian: Tensor, *losses: Tensor) -> Tensor:
         """Call the function."""
-        return self.function(gramian)
+        return self.function(gramian, *losses)
+
+    def among(self, gramian: Tensor, present: Sequence[int], *losses: Tensor) -> Tensor:
+        """Call the function with the part of the objectives that have rows."""
+        chosen = (values[present] for values in losses)
+        return spread(self(gramian[present][:, present], *chosen), present, len(gramian))
 
     @property
     def kind(self) -> str:
@@ -88,8 +118,8 @@ class Adapter(Weighting):
 
 
 def as_weighting(weighting: Any) -> Weighting:
-    """Return a Weighting, wrapping any other callable."""
-    return weighting if isinstance(weighting, Weighting) else Adapter(weighting)
+    """Return a Weighting, wrapping any other callable; of an aggregator of TorchJD its weighting is taken."""
+    return weighting if isinstance(weighting, Weighting) else Adapter(without_aggregator(weighting))
 
 
 def spread(weights: Any, present: Sequence[int], objectives: int) -> Tensor:

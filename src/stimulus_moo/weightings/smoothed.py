@@ -39,7 +39,7 @@ class Smoothed(Weighting):
     def __init__(self, weighting: GramianToWeights, alpha: Schedule) -> None:
         self.weighting = as_weighting(weighting)
         self.alpha = Bounded("alpha", alpha, 0.0, 1.0)
-        self.deterministic = self.weighting.deterministic
+        self.deterministic, self.uses_losses = self.weighting.deterministic, self.weighting.uses_losses
         self.t = 0
         self.previous: Tensor | None = None  # lambda_{t-1}
 
@@ -48,13 +48,13 @@ class Smoothed(Weighting):
         super().check_state(state, path)
         check_weights(state["previous"], f"{path or self.kind}.previous")
 
-    def __call__(self, gramian: Tensor) -> Tensor:
+    def __call__(self, gramian: Tensor, *losses: Tensor) -> Tensor:
         """Return the average and store it."""
-        return self._smooth(checked(self.weighting(gramian), len(gramian)))
+        return self._smooth(checked(self.weighting(gramian, *losses), len(gramian)))
 
-    def among(self, gramian: Tensor, present: Sequence[int]) -> Tensor:
+    def among(self, gramian: Tensor, present: Sequence[int], *losses: Tensor) -> Tensor:
         """Return the part of the average that belongs to the objectives with rows; all of it is stored."""
-        average = self._smooth(self.weighting.among(gramian, present))
+        average = self._smooth(self.weighting.among(gramian, present, *losses))
         return spread(average[present], present, len(gramian))
 
     def _smooth(self, weights: Tensor) -> Tensor:

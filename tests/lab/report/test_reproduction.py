@@ -26,6 +26,9 @@ def test_the_page_needs_no_runs_at_all(tmp_path: Path) -> None:
         ([False, True], "holds with another step size"),
         ([False, False], "does not hold"),
         ([False, None], "not run yet"),
+        (["not shown", "not shown"], "not shown"),
+        ([False, "not shown"], "does not hold"),
+        (["not shown", True], "holds with another step size"),
     ],
 )
 def test_verdict(found: list[bool], said: str) -> None:

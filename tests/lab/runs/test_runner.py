@@ -441,3 +441,4 @@ def test_a_study_with_changed_settings_says_that_its_verdict_is_not_conclusive(t
     changed = run_study(SQUARES, {**SQUARES.settings, "sizes": [2]}, 1, tmp_path / "changed")
     assert not any("not conclusive" in finding for finding in own["findings"])
     assert "(sizes): the verdict is not conclusive" in changed["findings"][0]
+    assert changed["verdict"] == "not conclusive" != own["verdict"]

@@ -75,11 +75,12 @@ def _page_for(error: Exception, page: str) -> str:
 def _print_how_to_resume() -> None:
     """Print the command that resumes the work, for commands that keep what they have done."""
     program, *arguments = sys.argv
-    if arguments[:1] not in (["run"], ["compare"], ["demo"]):
+    command = next((word for word in arguments if word in ("run", "compare", "demo")), None)  # --plugin may precede it
+    if command is None:
         _print_line("stopped", "yellow", "no partial output was left behind")
         return
     name = f"{Path(sys.executable).name} -m stimulus_moo" if program.endswith("__main__.py") else PROGRAM
-    if "--resume" not in arguments and arguments[0] != "demo":  # demo always resumes
+    if "--resume" not in arguments and command != "demo":  # demo always resumes
         arguments.append("--resume")
     _print_line("stopped", "yellow", "all results so far are saved; to resume:")
     stderr().print(f"  {name} {shlex.join(arguments)}", markup=False, highlight=False, soft_wrap=True)

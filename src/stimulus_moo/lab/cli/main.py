@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import stimulus_moo
 from stimulus_moo.errors import DOCS
-from stimulus_moo.lab.cli import compare, data, demo, list_all, rank, report, run, tune
+from stimulus_moo.lab.cli import compare, data, demo, front, list_all, rank, report, run, tune
+from stimulus_moo.lab.cli.error_handling import handle_errors
+from stimulus_moo.plugins import load_file, load_installed
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,6 +26,7 @@ app.command("list")(list_all.list_all)
 app.command()(run.run)
 app.command()(compare.compare)
 app.command()(tune.tune)
+app.command()(front.front)
 app.command()(report.report)
 app.command()(demo.demo)
 app.add_typer(data.app, name="data")
@@ -40,5 +44,17 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A Python file that adds methods, weightings or experiments; repeatable."),
+    ] = None,
 ) -> None:
-    """Define the options that come before a command."""
+    """Load the plug-ins, before any command looks up a name."""
+    _load(files=plugin or [])
+
+
+@handle_errors
+def _load(files: list[Path]) -> None:
+    load_installed()
+    for file in files:
+        load_file(file)

@@ -53,7 +53,7 @@ STYLES: Mapping[str, Style] = MappingProxyType(
     }
 )
 
-#: Styles of unknown methods, in the order of their appearance.
+#: Styles of methods without one of their own, in the order of their appearance.
 _OTHERS = (
     Style("#0f766e", "#4fd1c5", "longdashdot", "hexagon", 1.8),
     Style("#4d5bc9", "#a3b1ff", "longdashdot", "hexagram", 1.8),

@@ -24,9 +24,9 @@ means over the whole training set of the experiment. `samples` counts each sampl
 per-sample evaluation of all gradients, `passes` every per-sample derivative of one scalar: one per task for a
 multi-gradient, one for a weighted loss. The scalarisation baselines are plain SGD and Adam on the mean of the losses
 with the best learning rate of a grid; the paper has no such baseline. Verdicts follow from the rules in
-`lab/report/claims.py` and in each study: *holds* at the paper's settings, *holds with another step size*, or *does not
-hold*. Seconds are wall-clock time of the steps on a shared machine: compare gradient evaluations
-or, with the scalarisations, passes instead.
+`lab/report/claims.py` and in each study: *holds* at the paper's settings, *holds with another step size*, *does not
+hold*, or *not shown* where no method it compares was trained. Seconds are wall-clock time of the steps on a shared
+machine: compare gradient evaluations or, with the scalarisations, passes instead.
 """
 
 _LOOSE_ENDS = """## Details the paper leaves open, and our choices
@@ -70,18 +70,46 @@ def write_page(out: Path, page: Path) -> None:
     labels = sorted(folder.name for folder in out.iterdir() if folder.is_dir() and folder.name != "studies")
     complete = {label: [run for run in load_runs(out / label) if run.complete] for label in labels}
     groups = {label: {group.name: group for group in group_runs(runs)} for label, runs in complete.items()}
-    parts = [_HEAD]
+    parts, verdicts = [], []
     for name, claims in CLAIMS.items():
         blocks = {label: groups[label][name] for label in _LABELS[:2] if name in groups.get(label, {})}
         guarded = groups.get("guarded", {}).get(name)
+        if blocks:
+            title = EXPERIMENTS[name].title
+            verdicts += [(title, claim.text, _verdict(claim, blocks)) for claim in claims]
         parts.append(_experiment(name, claims, blocks, guarded) if blocks else _not_run(EXPERIMENTS[name].title))
     studies = {study["name"]: study for study in (load_studies(out / "studies") if (out / "studies").is_dir() else ())}
     known = dict.fromkeys((*(name for name in STUDIES if name not in BEYOND), *studies))
     parts += [_study(studies[name]) if name in studies else _not_run(STUDIES[name].title) for name in known]
     for label, found in groups.items():
         parts += [_own(group) for name, group in found.items() if name not in CLAIMS and label not in _LABELS]
-    parts += [_LOOSE_ENDS, _PLUS]
-    write_text(page, "\n".join(parts))
+    verdicts += [
+        (_title(study), str(study.get("claim") or "-"), str(study.get("verdict"))) for study in studies.values()
+    ]
+    write_text(page, "\n".join([_HEAD, summary(verdicts), *parts, _LOOSE_ENDS, _PLUS]))
+
+
+def summary(verdicts: Sequence[tuple[str, str, str]]) -> str:
+    """Return the verdicts on one screen, from (experiment or study, claim, verdict).
+
+    >>> print(summary([("Digits", "STIMULUS is faster", "holds")]))
+    ## Summary
+    <BLANKLINE>
+    | | claim | verdict |
+    |---|---|---|
+    | [Digits](#digits) | STIMULUS is faster | **holds** |
+    <BLANKLINE>
+    """
+    rows = [f"| [{title}](#{_anchor(title)}) | {claim} | **{found}** |" for title, claim, found in verdicts]
+    return "\n".join(["## Summary", "", "| | claim | verdict |", "|---|---|---|", *rows, ""])
+
+
+def _anchor(title: str) -> str:
+    return "".join(c for c in title.lower() if c.isalnum() or c in "-_ ").replace(" ", "-")
+
+
+def _verdict(claim: Claim, blocks: Mapping[str, Group]) -> str:
+    return verdict([claim.rule(group).holds for group in blocks.values()])
 
 
 def _experiment(name: str, claims: Sequence[Claim], blocks: Mapping[str, Group], guarded: Group | None) -> str:
@@ -91,7 +119,7 @@ def _experiment(name: str, claims: Sequence[Claim], blocks: Mapping[str, Group],
     for claim in claims:
         found = {label: claim.rule(group) for label, group in blocks.items()}
         figures = "; ".join(f"*{_step(blocks[label])}:* {finding.figures}" for label, finding in found.items())
-        lines.append(f"| {claim.text} | {figures} | **{verdict([f.holds for f in found.values()])}** |")
+        lines.append(f"| {claim.text} | {figures} | **{_verdict(claim, blocks)}** |")
     for group in blocks.values():
         lines += [
             "",
@@ -121,7 +149,7 @@ def _own(group: Group) -> str:
 
 
 def _study(study: Mapping[str, Any]) -> str:
-    lines = [f"## {study.get('title') or study['name']}", "", f"*The claim:* {study.get('claim') or '-'}", ""]
+    lines = [f"## {_title(study)}", "", f"*The claim:* {study.get('claim') or '-'}", ""]
     lines += [f"**Verdict: {study.get('verdict') or 'none'}** ({_counted(study.get('seeds') or 0)})", ""]
     lines += [f"- {finding}" for finding in study.get("findings") or ()]
     for table in study.get("tables") or ():
@@ -135,6 +163,10 @@ def _study(study: Mapping[str, Any]) -> str:
         ]
         lines += ["| " + " | ".join(map(_text, row)) + " |" for row in table.get("rows") or ()]
     return "\n".join([*lines, ""])
+
+
+def _title(study: Mapping[str, Any]) -> str:
+    return str(study.get("title") or study["name"])
 
 
 def _step(group: Group) -> str:

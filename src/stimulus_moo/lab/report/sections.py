@@ -23,6 +23,8 @@ _TONES = {
     "level": "fair",
     "mixed": "fair",
     "holds with another step size": "fair",
+    "not conclusive": "fair",
+    "not shown": "fair",
     "behind": "poor",
     "does not hold": "poor",
 }

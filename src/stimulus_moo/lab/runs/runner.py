@@ -196,7 +196,8 @@ def run_study(
             cells.close()
         about = {"name": study.name, "title": study.title, "claim": study.claim, "settings": settings, "seeds": seeds}
         remarks = [*_remarks(study, settings), *found.get("findings", ())]
-        report: dict[str, Any] = plain({**about, **found, "findings": remarks})
+        changed = {"verdict": "not conclusive"} if _remarks(study, settings) else {}
+        report: dict[str, Any] = plain({**about, **found, "findings": remarks, **changed})
         write_json(out / STUDY, report)
     return report
 

@@ -16,6 +16,7 @@ from stimulus_moo.lab.problem import Problem
 from stimulus_moo.lab.synthetic.point import Point, centred, normal, uniform
 
 _DENSE = 1000  # points for measuring the length of a front
+_SAMPLED = 4001  # points for measuring the distance from it
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class FrontProblem:
         evenly = np.interp(np.linspace(0.0, length[-1], points), length, shares)
         return torch.stack([self.objectives(self.pareto_set(float(u))) for u in evenly])
 
+    def distances(self, values: Tensor) -> Tensor:
+        """Return the distances of points x S values from the front, which is sampled densely."""
+        return torch.cdist(values, self.front(_SAMPLED)).min(1).values
+
     def problem(self, n: int, *, noise: float, seed: int, start: Tensor) -> Problem:
         r"""Return the finite sum f_sj(x) = f_s(x) + a_sj . x + b_sj ||x||^2 / 2 with sum_j a_sj = sum_j b_sj = 0.
 
@@ -50,16 +55,17 @@ class FrontProblem:
         and a recursive estimator would be exact.
         """
         generator = torch.Generator().manual_seed(seed)
-        slopes = noise * centred(normal(generator, n, 2, len(start)))
-        bends = noise * centred(normal(generator, n, 2))
-        objectives = self.objectives
+        objectives, count = self.objectives, len(self.objectives(start))
+        slopes = noise * centred(normal(generator, n, count, len(start)))
+        bends = noise * centred(normal(generator, n, count))
 
         def losses(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
             a, b = batch
             x: Tensor = model()
             return objectives(x) + a.mean(0) @ x + 0.5 * b.mean(0) * x.square().sum()
 
-        return Problem(Point(start), losses, (slopes, bends), ("f1", "f2"), source=self.title, synthetic=True)
+        tasks = tuple(f"f{s + 1}" for s in range(count))
+        return Problem(Point(start), losses, (slopes, bends), tasks, source=self.title, synthetic=True)
 
 
 def _uniform(generator: torch.Generator, low: list[float], high: list[float]) -> Tensor:

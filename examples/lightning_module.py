@@ -1,7 +1,7 @@
-"""Lightning with manual optimization: a ``MultiGradient`` replaces ``manual_backward``.
+"""Lightning: a ``MultiGradientModule`` takes ``training_losses`` in place of ``training_step``.
 
-    python examples/lightning_manual.py
-    torchrun --nproc-per-node 2 examples/lightning_manual.py
+    python examples/lightning_module.py
+    torchrun --nproc-per-node 2 examples/lightning_module.py
 
 Both commands train the same model: the processes compute every step together, each with its share of the batch and of
 the anchor.
@@ -17,39 +17,30 @@ import lightning
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from stimulus_moo import HeavyBall, MultiGradient, Recursive
+from stimulus_moo.integrations.lightning import MultiGradientModule
 
 BATCH, PERIOD = 16, 16
 
 
-def losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    inputs, left, right = batch
-    scores = model(inputs)
-    return cross_entropy(scores[:, :3], left), cross_entropy(scores[:, 3:], right)
-
-
-class TwoTasks(lightning.LightningModule):
+class TwoTasks(MultiGradientModule):
     def __init__(self, data: Dataset[Any]) -> None:
         super().__init__()
-        self.automatic_optimization = False  # training_step takes the step itself
         self.data = data
         self.model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 6))
 
+    def training_losses(self, batch: Any) -> dict[str, Tensor]:
+        inputs, left, right = batch
+        scores = self.model(inputs)
+        return {"left": cross_entropy(scores[:, :3], left), "right": cross_entropy(scores[:, 3:], right)}
+
+    def configure_multigradient(self, losses: Any) -> MultiGradient:
+        return MultiGradient(self, losses, Recursive(self.anchor(self.data, 128), period=PERIOD))
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return HeavyBall(self.model.parameters(), lr=0.3, momentum=0.5)
-
-    def on_fit_start(self) -> None:
-        # Not in __init__: the processes must have joined. This process's share of the anchor:
-        share = Subset(self.data, range(self.global_rank, len(self.data), self.trainer.world_size))  # type: ignore[arg-type]
-        anchor = DataLoader(share, batch_size=128)
-        self.multigradient = MultiGradient(self.model, losses, Recursive(anchor, period=PERIOD))
-
-    def training_step(self, batch: Any, index: int) -> None:
-        step = self.multigradient.backward(batch)  # replaces manual_backward
-        self.optimizers().step()
-        self.log_dict({f"loss_{s}": value for s, value in enumerate(step.losses)})  # the same on every process
+        return HeavyBall(self.parameters(), lr=0.3, momentum=0.5)
 
 
 def main() -> None:

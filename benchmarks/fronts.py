@@ -1,0 +1,189 @@
+"""Whole fronts: ``pareto_front`` on problems with known fronts and on fairness data, beside sweeps of weights."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from benchmarks.cells import Found, fill
+from stimulus_moo import NonFiniteError, fit
+from stimulus_moo.fronts import pareto_front
+from stimulus_moo.lab.synthetic.zdt import TRACED
+
+_FOLDER, _VERSION = Path("runs/benchmarks/fronts"), "1"
+_POINTS, _N, _NOISE, _TOP = 21, 64, 0.3, 1.1  # points, samples, noise, and every entry of the reference point
+_STEPS = 1200  # of a point from scratch
+_RATES = (0.01, 0.03, 0.1)  # of the rivals; the best of them is shown
+OURS, ADAM, SMGD = "pareto_front", "Adam, 21 weights", "SMGD, 21 starts"
+
+#: EPO and GMOOAR, test hypervolume at (2, 2), as published
+_PUBLISHED = {"adult": "3.342 / 3.344", "compas": "3.709 / 3.719", "credit": "3.119 / 3.123"}
+_INPUTS = {"adult": 88, "compas": 20, "credit": 90}
+
+TITLE = "Fronts: pareto_front against sweeps of weights, on known fronts and on fairness data"
+TEXT = f"""\
+Known fronts: two losses (three for DTLZ2) of a point in 2 or 5 dimensions, as finite sums of {_N} terms with zero-mean
+noise. `pareto_front` trains {_POINTS} points with {_STEPS} steps for an end. `{ADAM}` minimises {_POINTS} weighted sums
+with {_STEPS} steps each from random starts, `{SMGD}` runs SMGD from {_POINTS} random starts. Both have the learning
+rate of {", ".join(map(str, _RATES))} with the largest hypervolume; the tuning is not charged. "distance" is the largest
+distance of a nondominated point from the front, "on front" the share of all points within 1e-3 of it. The hypervolume
+has the reference point ({_TOP}, {_TOP}) and is divided by that of {_POINTS} points at equal distances along the front
+(DTLZ2: the lattice of 21 directions). The best possible {_POINTS} points may have slightly more. Targets: distance at
+most 1e-3, hypervolume at least 0.99.
+
+Fairness: cross-entropy against the DEO surrogate of COSMOS, an MLP with hidden layers of 60 and 25, 70/10/20 split, 11
+points, hypervolume on test data at (2, 2), means over seeds; EPO and GMOOAR as published, in the column "published".
+Their number of points and their early stopping differ from ours. The surrogate is the absolute value of a mean, not a
+mean over samples, so the batches of any method are biased. Seeds and sets: FRONTS_SEEDS (default 1) and FRONTS_DATA
+(default compas, adult; also credit).
+"""
+COLUMNS = [
+    *("problem", "method", "points", "on front", "distance", "hypervolume", "published"),
+    *("passes", "CPU seconds"),
+]
+
+
+def known(problem: str, method: str, lr: float | None, seed: int, steps: int) -> Found:
+    """Trace one known front; return the losses without noise, the passes and the CPU seconds."""
+    front = TRACED[problem]
+    generator = torch.Generator().manual_seed(seed)
+    start = process_time()
+    if method == OURS:
+        made = front.problem(_N, noise=_NOISE, seed=seed, start=front.start(generator))
+        options = {"steps": steps, "anchor_batch": _N, "progress": False}
+        found = pareto_front(made.model, made.losses, made.data, points=_POINTS, **options)
+        ends = [front.objectives(model().detach()).tolist() for model in found.models()]  # type: ignore[operator]
+        return {"losses": ends, "passes": found.passes, "seconds": process_time() - start}
+    ends, passes = [], 0
+    for k, weights in enumerate(_weights(len(front.objectives(front.start(generator))))):
+        made = front.problem(_N, noise=_NOISE, seed=seed, start=front.start(generator))
+        fixed: dict[str, Any] = {"method": "smgd"} if method == SMGD else {"method": "scalarisation-adam"}
+        if method == ADAM:
+            fixed["weights"] = weights
+        try:
+            result = fit(
+                made.model, made.losses, made.data, **fixed, lr=lr, steps=steps, seed=k, guard=False, progress=False
+            )
+        except NonFiniteError:
+            continue
+        passes += result.passes
+        ends.append(front.objectives(made.model().detach()).tolist())
+    return {"losses": ends, "passes": passes, "seconds": process_time() - start}
+
+
+def _weights(losses: int) -> list[list[float]]:
+    """Return 21 weights: evenly spaced for two losses, a lattice with fifths for three."""
+    if losses == 2:
+        return [[1.0 - k / (_POINTS - 1), k / (_POINTS - 1)] for k in range(_POINTS)]
+    return [[i / 5, j / 5, (5 - i - j) / 5] for i in range(6) for j in range(6 - i)]
+
+
+def deo(logits: Tensor, label: Tensor, group: Tensor) -> Tensor:
+    """Return the difference of equality of opportunity with tanh in place of the sign (Padh et al. 2021; COSMOS)."""
+    positive = torch.tanh(torch.relu(logits)) * label
+    return ((positive * group).sum() - (positive * (1.0 - group)).sum()).abs() / len(label)
+
+
+def fairness_losses(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Return cross-entropy and DEO."""
+    inputs, label, group = batch
+    logits = model(inputs).squeeze(1)
+    return torch.stack([binary_cross_entropy_with_logits(logits, label), deo(logits, label, group.to(logits))])
+
+
+def fairness(data: str, seed: int, steps: int, points: int, batch: int) -> Found:
+    """Trace the front of a fairness data set; return the test losses, hypervolume, passes and CPU seconds."""
+    from stimulus_moo.lab import data as loaders
+
+    load: Callable[..., Any] = getattr(loaders, f"load_{data}")
+    loaded = load(seed=seed)
+    torch.manual_seed(seed)
+    width = _INPUTS[data]
+    layers = [nn.Linear(width, 60), nn.ReLU(), nn.Linear(60, 25), nn.ReLU(), nn.Linear(25, 1)]
+    options: dict[str, Any] = {"batch_size": batch, "anchor_batch": 8192, "seed": seed, "progress": False}
+    start = process_time()
+    front = pareto_front(nn.Sequential(*layers), fairness_losses, loaded.train, points=points, steps=steps, **options)
+    seconds = process_time() - start
+    test = front.measured(fairness_losses, [loaded.test])
+    volume = test.hypervolume([2.0, 2.0])
+    return {
+        "losses": test.losses.tolist(),
+        "hypervolume": volume,
+        "passes": front.passes,
+        "n": len(loaded.train[0]),
+        "seconds": seconds,
+    }
+
+
+def _volume(points: Any, losses: int) -> float:
+    import moocore
+
+    return float(moocore.hypervolume(np.array(points), ref=[_TOP] * losses)) if len(points) else 0.0
+
+
+def _best_volume(problem: str) -> float:
+    front = TRACED[problem]
+    if problem != "dtlz2-3":
+        return _volume(front.front(_POINTS).numpy(), 2)
+    directions = np.array(_weights(3))
+    return _volume(directions / np.linalg.norm(directions, axis=1, keepdims=True), 3)
+
+
+def _row(problem: str, method: str, found: Found) -> list[object]:
+    import moocore
+
+    front, losses = TRACED[problem], np.array(found["losses"])
+    apart = front.distances(torch.tensor(losses))
+    best = moocore.is_nondominated(losses)
+    share = _volume(losses, losses.shape[1]) / _best_volume(problem)
+    on_front = float((apart <= 1e-3).double().mean())
+    largest = float(apart[torch.from_numpy(best)].max())
+    cells = [len(losses), f"{on_front:.0%}", f"{largest:.1e}", f"{share:.4f}", "", found["passes"]]
+    return [front.title, method, *cells, f"{found['seconds']:.0f}"]
+
+
+def known_rows(folder: Path, problems: Sequence[str], steps: int, *, rates: Sequence[float]) -> list[list[object]]:
+    """Return three rows per known front; runs that exist in the folder are not repeated."""
+    table = []
+    for problem in problems:
+        for method in (OURS, ADAM, SMGD):
+            tried: Sequence[float | None] = [None] if method == OURS else list(rates)
+            cells = [{"problem": problem, "method": method, "lr": lr, "seed": 0, "steps": steps} for lr in tried]
+            found = fill(folder, known, cells, _VERSION, workers=1)
+            best = max(found, key=lambda one: _volume(one["losses"], len(one["losses"][0])) if one["losses"] else 0.0)
+            table.append(_row(problem, method, best))
+    return table
+
+
+def fairness_rows(folder: Path, sets: Sequence[str], seeds: int, **settings: int) -> list[list[object]]:
+    """Return a row per fairness data set."""
+    table: list[list[object]] = []
+    for data in sets:
+        cells = [{"data": data, "seed": seed, **settings} for seed in range(seeds)]
+        found = fill(folder, fairness, cells, _VERSION, workers=1)
+        volume, seconds = (statistics.fmean(one[name] for one in found) for name in ("hypervolume", "seconds"))
+        passes = statistics.fmean(one["passes"] / one["n"] for one in found)
+        cost = [f"{passes:.0f} n", f"{seconds:.0f}"]
+        points = len(found[0]["losses"])
+        table.append([f"{data}, {seeds} seed(s), test", OURS, points, "", "", f"{volume:.3f}", _PUBLISHED[data], *cost])
+    return table
+
+
+def rows(quick: bool = False) -> list[list[object]]:
+    if quick:
+        with tempfile.TemporaryDirectory() as folder:
+            return known_rows(Path(folder), ["two-bowls"], 20, rates=[0.03])
+    sets = [name.strip() for name in os.environ.get("FRONTS_DATA", "compas,adult").split(",") if name.strip()]
+    seeds = int(os.environ.get("FRONTS_SEEDS", "1"))
+    table = known_rows(_FOLDER, list(TRACED), _STEPS, rates=_RATES)
+    return [*table, *fairness_rows(_FOLDER, sets, seeds, steps=1000, points=11, batch=256)]

@@ -1,0 +1,60 @@
+"""Losses over a whole data set without derivatives, and the mean of several models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stimulus_moo import InvalidOption
+from stimulus_moo.anchors import FullPass
+from stimulus_moo.data.batches import leading_size
+from stimulus_moo.data.sources import as_source
+
+
+def mean_losses(model: torch.nn.Module, losses: Any, dataset: Any, options: Mapping[str, Any]) -> list[float]:
+    """Return the mean losses over a data set, weighted by size or by ``counts`` of the options of ``fit``.
+
+    The random state is left as it was.
+    """
+    source = as_source(dataset, options.get("collate_fn"))
+    if not source.finite:
+        raise InvalidOption("dataset must have a length, found a stream")
+    counts, total, seen = options.get("counts"), None, None
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for batch in FullPass(source, options.get("anchor_batch", 1024)):
+            found = losses(model, batch)
+            values = [float(value) for value in (found.values() if isinstance(found, Mapping) else found)]
+            own = [float(leading_size(batch))] * len(values) if counts is None else [float(c) for c in counts(batch)]
+            total = [0.0] * len(values) if total is None else total
+            seen = [0.0] * len(values) if seen is None else seen
+            total = [a + c * v if c else a for a, c, v in zip(total, own, values, strict=True)]
+            seen = [a + c for a, c in zip(seen, own, strict=True)]
+    assert total is not None
+    assert seen is not None
+    return [a / c if c else 0.0 for a, c in zip(total, seen, strict=True)]
+
+
+def mean_state(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of states; entries that are not floating-point numbers are those of the first."""
+    return {
+        name: torch.stack([state[name] for state in states]).mean(0) if value.is_floating_point() else value
+        for name, value in states[0].items()
+    }
+
+
+def disturbed(
+    state: Mapping[str, Tensor], first: Mapping[str, Tensor], second: Mapping[str, Tensor], share: float, seed: int
+) -> dict[str, Tensor]:
+    """Return a state plus normal noise, whose norm is a share of the distance of two others."""
+    names = [name for name, value in state.items() if value.is_floating_point()]
+    distance = math.sqrt(sum(float((first[name] - second[name]).double().square().sum()) for name in names))
+    scale = share * distance / math.sqrt(max(1, sum(state[name].numel() for name in names)))
+    generator, found = torch.Generator().manual_seed(seed), dict(state)
+    for name in names:
+        noise = torch.randn(state[name].shape, generator=generator, dtype=torch.float64)
+        found[name] = state[name] + scale * noise.to(state[name])
+    return found

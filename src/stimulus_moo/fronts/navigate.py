@@ -1,0 +1,106 @@
+"""Move a trained model a little along the Pareto front: one loss falls by a given share, the others rise least."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stimulus_moo import InvalidOption, fit
+from stimulus_moo.anchors import FullPass
+from stimulus_moo.data.sources import as_source
+from stimulus_moo.metrics import measure
+from stimulus_moo.options import natural_number, positive_integer, real
+
+
+@dataclass(frozen=True)
+class Move:
+    """What ``navigate`` did.
+
+    Attributes:
+        before, after: the S losses over the data set.
+        stationarity_before, stationarity_after: the Pareto stationarity there.
+        improved: the share by which the chosen loss fell; negative if it rose.
+        missed: how far the loss is above the value asked for; 0 if it was reached.
+        passes: per-sample derivatives of one scalar.
+    """
+
+    before: list[float]
+    after: list[float]
+    stationarity_before: float
+    stationarity_after: float
+    improved: float
+    missed: float
+    passes: int
+
+
+def navigate(
+    model: torch.nn.Module,
+    losses: Callable[[Any, Any], Any],
+    dataset: Any,
+    *,
+    improve: int = 0,
+    by: float = 0.05,
+    steps: int = 300,
+    **options: Any,
+) -> Move:
+    """Move a trained model along the front: reduce one loss by a share, at the least cost to the others.
+
+    The loss is bounded by (1 - by) times its value, and ``Bounded`` gives the weights. Far from the bound its direction
+    is the tangent of the front: the one along which the bounded loss falls as needed and the others rise least. Close
+    to it, the same rule corrects back onto the front. The gradients are recursive with full anchors
+    (``"stimulus-m"``), so the model ends on the front.
+
+    Args:
+        model: the trained model. It is changed in place at the end; after an exception it is as it was.
+        losses, dataset: as for ``fit``.
+        improve: the number of the loss, from 0.
+        by: the share, below 1. A negative one lets the loss rise in favour of the others.
+        steps: number of steps.
+        options: further arguments of ``fit``.
+
+    Raises:
+        InvalidOption: an argument is invalid.
+
+    >>> import torch
+    >>> from stimulus_moo import fit
+    >>> from stimulus_moo.fronts import navigate
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.randn(64, 2)
+    >>> def losses(model, batch):
+    ...     return (model(batch) - batch[:, :1]).square().mean(), (model(batch) + batch[:, :1]).square().mean()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> _ = fit(model, losses, x, preference=[1.0, 1.0], steps=200)
+    >>> move = navigate(model, losses, x, improve=0, by=0.05)
+    >>> round(move.improved, 2), move.after[1] > move.before[1]
+    (0.05, True)
+    """
+    share, improve = real("by", by, high=1.0, open_high=True), natural_number("improve", improve)
+    taken = {"weighting", "preference", "bounds", "method"} & set(options)
+    if taken:
+        raise InvalidOption(f"{sorted(taken)[0]} cannot be given to navigate, which sets it")
+    source = as_source(dataset, options.get("collate_fn"))
+    batches = FullPass(source, options.get("anchor_batch", 1024))
+    found = measure(model, losses, batches, counts=options.get("counts"))
+    if improve >= len(found.losses):
+        raise InvalidOption(f"improve must be below the number of losses, {len(found.losses)}, found {improve}")
+    now = found.losses[improve]
+    bound = now - share * abs(now)
+    moved = copy.deepcopy(model)
+    fixed: Any = {"bounds": {improve: bound}, "steps": positive_integer("steps", steps), "progress": False}
+    result = fit(moved, losses, dataset, **fixed, **options)
+    model.load_state_dict(moved.state_dict())
+    after = result.losses[improve]
+    improved = (now - after) / abs(now) if now else 0.0
+    return Move(
+        found.losses,
+        result.losses,
+        found.stationarity,
+        result.stationarity,
+        improved,
+        result.missed.get(improve, 0.0),
+        result.passes,
+    )

@@ -1,0 +1,1 @@
+"""Other libraries: TorchJD's weightings by name, and trainers that make their steps with a MultiGradient."""

@@ -1,0 +1,144 @@
+"""Fronts traced on problems whose front is known, resumed and in parallel; and moves along them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stimulus_moo import InvalidOption, StateMismatch, fit
+from stimulus_moo.fronts import Front, navigate, pareto_front
+from stimulus_moo.lab.problem import Problem
+from stimulus_moo.lab.synthetic.fronts import FRONTS
+from stimulus_moo.lab.synthetic.point import Point
+
+N = 36
+
+
+def problem(name: str = "fonseca-fleming") -> Problem:
+    like = FRONTS[name].start(torch.Generator().manual_seed(1))
+    return FRONTS[name].problem(N, noise=0.3, seed=0, start=torch.full_like(like, 0.3))
+
+
+def trace(case: Problem, **options: Any) -> Front:
+    return pareto_front(case.model, case.losses, case.data, **{"steps": 240, "anchor_batch": N, **options})
+
+
+def test_a_concave_front_is_covered_at_the_price_of_four_points() -> None:
+    case = problem()
+    start = [p.clone() for p in case.model.parameters()]
+    front = trace(case, points=11)
+    known = FRONTS["fonseca-fleming"]
+    assert float(known.distances(torch.tensor(front.losses)).max()) < 1e-3
+    best = Front([*front.points]).hypervolume([1.0, 1.0])
+    assert best > 0.9 * 0.3  # of the area under the front up to (1, 1), about 0.30
+    ordered = front.losses[front.losses[:, 0].argsort()]
+    assert np.linalg.norm(np.diff(ordered, axis=0), axis=1).max() < 0.3
+    alone = fit(
+        problem().model, case.losses, case.data, preference=[1, 1], steps=240, anchor_batch=N, progress=False
+    ).passes
+    assert front.passes <= 4 * alone
+    assert all(torch.equal(a, b) for a, b in zip(start, case.model.parameters(), strict=True))
+
+
+def test_an_interrupted_front_continues_to_the_same_end(tmp_path: Path) -> None:
+    case, calls = problem(), 0
+    whole = trace(problem(), points=5, steps=60)
+
+    def losses(model: Any, batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 150:
+            raise KeyboardInterrupt
+        return case.losses(model, batch)
+
+    stopped = Problem(case.model, losses, case.data, case.tasks)
+    with pytest.raises(KeyboardInterrupt):
+        trace(stopped, points=5, steps=60, folder=tmp_path)
+    done = len(Front.load(tmp_path))
+    assert 0 < done < 5
+    again = trace(case, points=5, steps=60, folder=tmp_path)
+    assert np.allclose(again.losses, whole.losses, rtol=0, atol=1e-12)
+    assert (tmp_path / "front.html").exists()
+    with pytest.raises(StateMismatch, match="was made with steps=60, this call has 61"):
+        trace(case, points=5, steps=61, folder=tmp_path)
+
+
+def linear_losses(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return (model(batch[0]) - batch[1]).square().mean(0)
+
+
+def linear_data() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(36, 2, generator=generator, dtype=torch.float64)
+    return x, torch.stack([x[:, 0], x[:, 1], x.sum(1)], 1)
+
+
+def test_three_losses_in_two_processes() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1, dtype=torch.float64)
+    front = pareto_front(model, linear_losses, linear_data(), points=4, steps=60, workers=2, names=["a", "b", "c"])
+    assert len(front) == 4
+    assert front.names == ["a", "b", "c"]
+    assert all(float(front.losses[s, s]) == pytest.approx(front.losses[:, s].min(), abs=0.05) for s in range(3))
+
+
+def test_counts_and_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    front = pareto_front(
+        torch.nn.Linear(2, 1, dtype=torch.float64),
+        lambda m, batch: linear_losses(m, batch)[:2],
+        linear_data(),
+        points=3,
+        steps=40,
+        counts=lambda batch: [len(batch[0])] * 2,
+        progress=True,
+    )
+    assert len(front) == 3
+    assert "point 3 of 3: losses" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"points": 1}, "points must be at least the number of losses, 2, found 1"),
+        ({"weighting": None}, "weighting cannot be given to pareto_front"),
+        ({"points": 0}, "points must be a positive integer"),
+    ],
+)
+def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        trace(problem(), **options)
+
+
+def test_moves_there_and_back_return_to_the_start() -> None:
+    case = problem("two-bowls")
+    fit(case.model, case.losses, case.data, preference=[1.0, 1.0], steps=240, anchor_batch=N, progress=False)
+    options: dict[str, Any] = {"steps": 120, "anchor_batch": N}
+    first = navigate(case.model, case.losses, case.data, improve=0, by=0.05, **options)
+    assert first.improved == pytest.approx(0.05, abs=1e-3)
+    assert first.after[1] > first.before[1]
+    assert first.stationarity_after < 1e-6
+    navigate(case.model, case.losses, case.data, improve=0, by=0.05, **options)
+    for _ in range(2):
+        last = navigate(case.model, case.losses, case.data, improve=0, by=1 - 1 / 0.95, **options)
+    assert last.after == pytest.approx(first.before, rel=0.02)
+    assert last.missed == 0.0
+
+
+def test_an_impossible_move_leaves_the_model_at_the_best() -> None:
+    model = Point([0.5])
+    data = torch.zeros(9, 1, dtype=torch.float64)
+
+    def losses(model: Any, batch: Any) -> Any:
+        return (model() - 1).square().sum() + 1.0 + 0 * batch.mean(), (model() + 1).square().sum() + 0 * batch.mean()
+
+    move = navigate(model, losses, data, improve=0, by=0.5)
+    assert move.after[0] == pytest.approx(1.0, abs=1e-2)
+    assert move.missed == pytest.approx(move.after[0] - 0.625, abs=1e-6)
+    with pytest.raises(InvalidOption, match="improve must be below the number of losses, 2, found 2"):
+        navigate(model, losses, data, improve=2)
+    with pytest.raises(InvalidOption, match="bounds cannot be given to navigate"):
+        navigate(model, losses, data, bounds={})

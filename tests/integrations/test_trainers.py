@@ -1,0 +1,162 @@
+"""Trainers: a run that is resumed from their checkpoint is the run without a break; what cannot work is refused.
+
+``tests/distributed/test_trainers.py`` runs the examples on one and two processes.
+"""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from stimulus_moo import InvalidOption, Recursive
+
+CHECKED = True
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, not ours
+
+
+def example(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="example")
+
+
+def vector(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def data() -> TensorDataset:
+    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(x, x[:, :3].argmax(1), x[:, 2:5].argmax(1))
+
+
+def lightning_run(folder: Path, epochs: int, start: str | None = None, **options: Any) -> Any:
+    lightning = pytest.importorskip("lightning")
+    torch.manual_seed(0)
+    module = example("lightning_module")["TwoTasks"](data())
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=epochs, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, **options,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(data(), batch_size=8), ckpt_path=start)
+    trainer.save_checkpoint(folder / f"{epochs}.ckpt")
+    return module, trainer
+
+
+def test_lightning_resumes_and_logs_by_name(tmp_path: Path) -> None:
+    straight, trainer = lightning_run(tmp_path, 3)
+    assert {"loss/left", "weight/right", "sq_norm"} <= set(trainer.callback_metrics)
+    lightning_run(tmp_path, 1)
+    resumed, _ = lightning_run(tmp_path, 3, str(tmp_path / "1.ckpt"))
+    assert torch.equal(vector(straight), vector(resumed))
+    assert straight.multigradient.gradients == resumed.multigradient.gradients
+
+
+def test_lightning_steps_schedulers_and_clips(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+    from stimulus_moo.integrations.lightning import MultiGradientModule
+
+    norms: list[float] = []
+
+    class Module(MultiGradientModule):
+        clip_norm = 1e-3
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(8, 2)
+
+        def training_losses(self, batch: Any) -> Tensor:
+            return (self.net(batch[0]) - 5.0).square().mean(0)
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+            step = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": step, "interval": "step"}}
+
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            norms.append(float(torch.cat([p.grad.flatten() for p in self.parameters()]).norm()))
+
+    module = Module()
+    options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False, "accelerator": "cpu"}
+    trainer = lightning.Trainer(max_steps=3, enable_model_summary=False, **options)
+    trainer.fit(module, DataLoader(data(), batch_size=8))
+    assert trainer.optimizers[0].param_groups[0]["lr"] == 0.125
+    assert norms == pytest.approx([1e-3] * 3, rel=1e-3)
+
+
+def test_lightning_refuses_accumulation(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    with pytest.raises(Exception, match=r"accumulate_grad_batches"):
+        lightning_run(tmp_path, 1, accumulate_grad_batches=2)
+
+
+def accelerate_run(steps: int, start: Path | None = None, save: Path | None = None) -> tuple[Tensor, Any]:
+    accelerate = pytest.importorskip("accelerate")
+    from stimulus_moo.integrations.accelerate import prepare_multigradient
+
+    accelerator = accelerate.Accelerator(cpu=True)
+    torch.manual_seed(0)
+    model = nn.Linear(8, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, anchor = accelerator.prepare(model, optimizer, DataLoader(data(), batch_size=32))
+    losses = example("accelerate_loop")["losses"]
+    mg = prepare_multigradient(accelerator, model, losses, Recursive(anchor, period=5))
+    if start is not None:
+        accelerator.load_state(str(start))
+    for _ in range(steps):
+        first = 8 * (mg.t % 8)
+        mg.backward(data()[first : first + 8])
+        optimizer.step()
+    if save is not None:
+        accelerator.save_state(str(save))
+    return vector(model), mg
+
+
+def test_accelerate_resumes(tmp_path: Path) -> None:
+    straight, mg = accelerate_run(12)
+    accelerate_run(7, save=tmp_path / "state")
+    resumed, other = accelerate_run(5, start=tmp_path / "state")
+    assert torch.equal(straight, resumed)
+    assert (mg.t, mg.gradients) == (other.t, other.gradients)
+
+
+def test_accelerate_refuses_accumulation() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from stimulus_moo.integrations.accelerate import prepare_multigradient
+
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
+    with pytest.raises(InvalidOption, match=r"gradient_accumulation_steps must be 1, found 4; use a larger batch"):
+        prepare_multigradient(accelerator, nn.Linear(2, 2), lambda m, x: m(x).mean(0), Recursive([data()], 3))
+
+
+def test_accelerate_logs_by_name() -> None:
+    from stimulus_moo import MiniBatch, MultiGradient
+    from stimulus_moo.integrations.accelerate import log_step
+
+    class Tracker:
+        def log(self, values: dict[str, float], step: int) -> None:
+            self.values, self.step = values, step
+
+    tracker, mg = Tracker(), MultiGradient(nn.Linear(2, 2), lambda m, x: {"a": m(x).mean()}, MiniBatch())
+    log_step(tracker, mg.backward(torch.ones(2, 2)), mg.t)
+    assert list(tracker.values) == ["loss/a", "weight/a", "sq_norm"]
+    assert tracker.step == 1
+
+
+def test_the_hugging_face_trainer_resumes_and_logs_by_name(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    build = example("huggingface_trainer")["build"]
+    options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 10, "max_steps": 20}
+    straight = build(str(tmp_path / "a"), **options)
+    straight.train()
+    assert {"loss/left", "weight/right", "sq_norm"} <= set(straight.state.log_history[0])
+    resumed = build(str(tmp_path / "b"), **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-10"))
+    assert torch.equal(vector(straight.model), vector(resumed.model))
+    assert straight.multigradient.gradients == resumed.multigradient.gradients
+    with pytest.raises(InvalidOption, match="gradient_accumulation_steps must be 1, found 2; use a larger per_device"):
+        build(str(tmp_path / "c"), gradient_accumulation_steps=2)

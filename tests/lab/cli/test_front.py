@@ -1,0 +1,22 @@
+"""``stimulus-moo front``."""
+
+from .conftest import call
+
+
+def test_a_front_is_traced_shown_and_continued(tmp_path):
+    out = tmp_path / "front"
+    result = call("front", "tiny", "--points", 3, "--steps", 60, "--out", out, "--set", "n=16")
+    assert "point 3 of 3" in result.stderr
+    assert "Pareto front: Front(3 points" in result.stdout
+    assert (out / "front.html").exists()
+    shown = call("front", "show", out)
+    assert shown.stdout.splitlines()[:-1] == result.stdout.splitlines()[:-1]
+    assert "already has a front; pass --resume" in call("front", "tiny", "--out", out, code=2).stderr
+    again = call("front", "tiny", "--points", 4, "--steps", 60, "--out", out, "--set", "n=16", "--resume")
+    assert "Front(4 points" in again.stdout or "Front(3 points" in again.stdout  # no gap may be left
+
+
+def test_wrong_names_are_refused(tmp_path):
+    assert "squares is a study" in call("front", "squares", code=2).stderr
+    assert "front show needs the directory" in call("front", "show", code=2).stderr
+    assert "there is no front in" in call("front", "show", tmp_path, code=2).stderr
