@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stimulus_moo._engine.observation import Observation
+from stimulus_moo.errors import StateMismatch
 from stimulus_moo.state import Stateful, check_numbers
 
 RISE, MARGIN = 0.5, 0.1  # how much a loss of the same batch may rise, relative to its value and to its running mean
@@ -45,8 +46,13 @@ class Rollback(Stateful):
     def check_state(self, state: Any, path: str = "") -> None:
         """Raise StateMismatch if ``state`` does not fit, including the numbers of the level."""
         super().check_state(state, path)
+        if (state["level"] is None) != (state["first"] is None):
+            raise StateMismatch(
+                f"{path or self.kind}.first must be None if and only if level is, found {state['first']!r}"
+            )
         if state["level"] is not None:
             check_numbers(state["level"], f"{path or self.kind}.level")
+            check_numbers(state["first"], f"{path or self.kind}.first", len(state["level"]))
 
     def doubtful(self, seen: Observation) -> bool:
         """Return whether a one-point loss is so high that the batch should be evaluated at x_{t-1} too."""
@@ -89,7 +95,10 @@ class Rollback(Stateful):
             self.scale = min(self.scale * HURRY, 1.0)
         losses = [abs(loss) for loss in seen.losses.tolist()]
         level = losses if self.level is None else self.level
-        self.first = losses if self.first is None else self.first
+        first = losses if self.first is None else self.first
+        self.first = [
+            _mean(old, new) if not math.isfinite(old) else old for old, new in zip(first, losses, strict=True)
+        ]
         self.level = [_mean(old, new) for old, new in zip(level, losses, strict=True)]
 
 
