@@ -47,10 +47,11 @@ on one thread. All are means over 3 to 5 seeds.
 The rivals are Adam on three directions. `{MEAN}` minimises the mean of the losses, which is the quantity compared.
 `{RELATIVE}` minimises the mean of the losses divided by their values at the start, which are measured on all samples at
 no charge. `{UPGRAD}` uses the weights of TorchJD's UPGrad, from the gradients of all losses at every step. They have no
-safeguard, no variance reduction, and torch's default betas, where `auto` chooses beta2 itself. Their learning rate falls linearly to zero over the last half of the budget, as
-that of `auto` does. Seeds determine the initialization and the batches, which are the same for all methods. Each rival
-has the learning rate of {", ".join(map(str, _GRID))} with the lowest mean loss at the end on one further seed; if that
-is at an end of the grid, the grid is extended there once. The tuning is not charged.
+safeguard, no variance reduction, and torch's default betas, where `auto` chooses beta2 itself. Their learning rate
+falls linearly to zero over the last half of the budget, as that of `auto` does. Seeds determine the initialization and
+the batches, which are the same for all methods. Each rival has the learning rate of {", ".join(map(str, _GRID))} with
+the lowest mean loss at the end on one further seed; if that is at an end of the grid, the grid is extended there once.
+The tuning is not charged.
 
 In the problems with a scaled loss, that loss is multiplied by 0.01 in training; all figures are of the losses without
 the factor. No rule was chosen on the problems marked "held out". Targets (column bar): the mean loss of `auto` is at
