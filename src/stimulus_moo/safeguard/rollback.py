@@ -27,6 +27,9 @@ class Rollback(Stateful):
             f_A^s(x_t) > f_A^s(x_{t-1}) + 0.5 |f_A^s(x_{t-1})| + 0.1 (running mean of |f^s|)
         or where a loss or a gradient at x_t is not finite
 
+    A step at one point is evaluated at x_{t-1} too where a loss is above three times its running mean and above 0.3 of
+    its first value.
+
     The parameters go to x_{t-1} + (x_t - x_{t-1}) / 4, the optimizer's state is cleared, and the batch is evaluated
     again; the k-th time in a row only 1/4^k of what was left remains, and the last time, or where the parameters are
     not finite, nothing. The learning rate is shortened as the step was and recovers by 3% per step, faster while
