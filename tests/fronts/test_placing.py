@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from stimulus_moo.fronts.placing import Trial, next_places, through
+from stimulus_moo.fronts.placing import best, distinct, next_places
 
 
-def test_the_largest_gap_is_halved() -> None:
+def test_the_ray_is_the_diagonal_of_the_largest_gap() -> None:
     losses = np.array([[0.0, 1.0], [0.2, 0.9], [1.0, 0.0]])
     (place,) = next_places(losses, [], 1)
     assert place.neighbours == (1, 2)
-    assert place.reference == [0.0, 0.0]
-    r = np.array(place.preference)
-    assert np.isclose(r[0] * 0.6, r[1] * 0.45)  # the ray passes through the middle of the gap
+    r, z = np.array(place.preference), np.array(place.reference)
+    assert np.isclose(*(r * (np.array([1.0, 0.9]) - z)))  # through both corners of the rectangle
+    assert np.isclose(*(r * (np.array([0.2, 0.0]) - z)))
+    assert (z <= 1e-12).all()
 
 
 def test_units_of_the_losses_do_not_matter() -> None:
@@ -26,13 +28,15 @@ def test_units_of_the_losses_do_not_matter() -> None:
 
 
 def test_a_gap_without_a_point_is_not_tried_again() -> None:
-    losses = np.array([[0.0, 1.0], [1.0, 0.0]])
-    (first,) = next_places(losses, [], 1)
-    trials = [Trial(2, first.neighbours, through(first.preference, first.reference))]
-    for new in ([1.0, 0.0], [0.95, 0.01], [1.0, 1.0]):  # an end again, close to it, dominated
-        assert (0, 1) not in {p.neighbours for p in next_places(np.vstack([losses, [new]]), trials, 3)}
-    near = next_places(np.vstack([losses, [0.95, 0.01]]), trials, 3)
-    assert [place.neighbours for place in near] == [(2, 1)]
+    losses = np.array([[0.0, 1.0], [0.6, 0.5], [1.0, 0.0]])
+    first, second = next_places(losses, [], 2)
+    tried = [(first.preference, first.reference)]
+    assert [place.neighbours for place in next_places(losses, tried, 2)] == [second.neighbours]
+    near = np.vstack([losses, losses[first.neighbours[0]] + np.array([0.01, -0.01])])  # close to one of its ends
+    pairs = {place.neighbours for place in next_places(near, tried, 9)}
+    assert (3, first.neighbours[1]) not in pairs
+    middle = np.vstack([losses, losses[list(first.neighbours)].mean(0)])
+    assert len(next_places(middle, tried, 9)) == 3  # both halves are open
 
 
 def test_several_places_at_once_are_in_different_gaps() -> None:
@@ -42,17 +46,25 @@ def test_several_places_at_once_are_in_different_gaps() -> None:
     assert {place.neighbours for place in found} == {(0, 1), (1, 2)}
 
 
-def test_dominated_points_are_not_neighbours() -> None:
-    losses = np.array([[0.0, 1.0], [0.9, 1.05], [1.0, 0.0]])
-    (place,) = next_places(losses, [], 1)
-    assert place.neighbours == (0, 2)
+def test_dominated_and_equal_points_are_left_out() -> None:
+    losses = np.array([[0.0, 1.0], [0.9, 1.05], [1.0, 0.0], [0.001, 0.999], [0.5, 0.5]])
+    assert distinct(losses, 21) == [0, 2, 4]
 
 
-def test_three_losses_fill_the_simplex() -> None:
+def test_the_points_with_most_hypervolume_are_kept() -> None:
+    losses = np.array([[0.0, 1.0], [0.1, 0.1], [0.11, 0.09], [1.0, 0.0]])
+    assert best(losses, 3) in ([0, 1, 3], [0, 2, 3])
+    assert best(losses, 4) == [0, 1, 2, 3]
+
+
+def test_three_losses_begin_with_the_corners_and_fill_the_middle() -> None:
     losses = np.eye(3)
-    found = next_places(losses, [], 12)
-    directions = np.array([1.0 / np.array(place.preference) for place in found])
-    directions /= directions.sum(1, keepdims=True)
-    apart = np.linalg.norm(directions[:, None] - directions[None], axis=2) + np.eye(len(found))
-    assert apart.min() > 0.15
-    assert np.allclose(np.sort(directions[0]), 1.0 / 3.0, atol=0.05)  # the middle first
+    corners = next_places(losses, [], 3)
+    for s, place in enumerate(corners):
+        assert int(np.argmin(place.preference)) == s
+        assert place.reference == pytest.approx([-0.1] * 3)
+    tried = [(place.preference, place.reference) for place in corners]
+    (middle,) = next_places(losses, tried, 1)
+    direction = 1.0 / np.array(middle.preference)
+    assert (direction / direction.sum()).max() < 0.6
+    assert set(middle.neighbours) == {0, 1, 2}

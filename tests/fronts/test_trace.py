@@ -97,7 +97,9 @@ def test_counts_and_progress(capsys: pytest.CaptureFixture[str]) -> None:
         progress=True,
     )
     assert len(front) == 3
-    assert "point 3 of 3: losses" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "run 3: losses" in told
+    assert "3 of 3 points" in told
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,17 +16,19 @@ from stimulus_moo.data.batches import leading_size
 from stimulus_moo.data.sources import as_source
 
 
-def mean_losses(model: torch.nn.Module, losses: Any, dataset: Any, options: Mapping[str, Any]) -> list[float]:
+def mean_losses(
+    model: torch.nn.Module, losses: Any, dataset: Any, options: Mapping[str, Any], few: bool = False
+) -> list[float]:
     """Return the mean losses over a data set, weighted by size or by ``counts`` of the options of ``fit``.
 
-    The random state is left as it was.
+    The random state is left as it was. ``few``: over the first batch of the pass only.
     """
     source = as_source(dataset, options.get("collate_fn"))
     if not source.finite:
         raise InvalidOption("dataset must have a length, found a stream")
     counts, total, seen = options.get("counts"), None, None
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for batch in FullPass(source, options.get("anchor_batch", 1024)):
+        for batch in islice(FullPass(source, options.get("anchor_batch", 1024)), 1 if few else None):
             found = losses(model, batch)
             values = [float(value) for value in (found.values() if isinstance(found, Mapping) else found)]
             own = [float(leading_size(batch))] * len(values) if counts is None else [float(c) for c in counts(batch)]
@@ -43,6 +46,14 @@ def mean_state(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {
         name: torch.stack([state[name] for state in states]).mean(0) if value.is_floating_point() else value
         for name, value in states[0].items()
+    }
+
+
+def moved_state(end: Mapping[str, Tensor], other: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
+    """Return a state moved away from another one by a share of their difference; negative shares are between them."""
+    return {
+        name: value + share * (value - other[name]) if value.is_floating_point() else value
+        for name, value in end.items()
     }
 
 

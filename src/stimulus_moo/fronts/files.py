@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ def save(front: Front, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for point in front.points:
         _write_state(folder, point)
-    _write_table(folder, front.points, front.names, settings)
+    write(folder, front.points, front.left_out, front.names, settings)
     write_page(front, folder)
 
 
@@ -42,15 +42,32 @@ def write_page(front: Front, folder: Path) -> Path | None:
     return folder / _PAGE
 
 
-def add(folder: Path, points: Sequence[FrontPoint], names: Sequence[str] | None, settings: dict[str, Any]) -> None:
-    """Write the last point, then the table that names it."""
+def write(
+    folder: Path,
+    points: Sequence[FrontPoint],
+    left_out: Sequence[FrontPoint],
+    names: Sequence[str] | None,
+    settings: dict[str, Any],
+) -> None:
+    """Write the parameters of points that are not there yet, then the table, then delete the others' parameters."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_state(folder, points[-1])
-    _write_table(folder, points, names, settings)
+    for point in points:
+        if not (folder / state_file(point.number)).exists():
+            _write_state(folder, point)
+    table = {
+        "version": _VERSION,
+        "names": None if names is None else list(names),
+        "settings": settings,
+        "points": [_row(point) for point in points],
+        "left_out": [_row(run) for run in left_out],
+    }
+    write_whole(folder / _TABLE, lambda file: file.write(json.dumps(table, indent=1).encode()))
+    for run in left_out:
+        (folder / state_file(run.number)).unlink(missing_ok=True)
 
 
 def resume(folder: Path, settings: dict[str, Any]) -> list[FrontPoint]:
-    """Return the points in a folder, none if there is no front yet; raise StateMismatch for other settings."""
+    """Return the runs in a folder, none if there is no front yet; raise StateMismatch for other settings."""
     if not (folder / _TABLE).exists():
         return []
     found = _read(folder)["settings"]
@@ -61,13 +78,18 @@ def resume(folder: Path, settings: dict[str, Any]) -> list[FrontPoint]:
                 f"the front in {folder} was made with {name}={made!r}, this call has {own!r}; use the same settings or "
                 "another folder"
             )
-    return load(folder)[0]
+    points, left_out, _ = load(folder)
+    return sorted((*points, *left_out), key=lambda run: run.number)
 
 
-def load(folder: Path) -> tuple[list[FrontPoint], list[str] | None]:
-    """Return the points and the names."""
+def load(folder: Path) -> tuple[list[FrontPoint], list[FrontPoint], list[str] | None]:
+    """Return the points, the runs that were left out, and the names."""
     table = _read(folder)
-    return [_point(folder, row) for row in table["points"]], table["names"]
+    points = [
+        _point(folder, row, lambda path: torch.load(path, map_location="cpu", weights_only=True))
+        for row in table["points"]
+    ]
+    return points, [_point(folder, row, lambda _: {}) for row in table["left_out"]], table["names"]
 
 
 def state_file(number: int) -> str:
@@ -83,16 +105,18 @@ def _read(folder: Path) -> dict[str, Any]:
         raise StateMismatch(f"there is no front in {folder}: {_TABLE} is missing") from None
     except (OSError, ValueError) as error:
         raise StateMismatch(f"{path} cannot be read ({error}); use another folder") from error
-    if not isinstance(table, dict) or table.get("version") != _VERSION or not isinstance(table.get("points"), list):
+    if (
+        not isinstance(table, dict)
+        or table.get("version") != _VERSION
+        or not all(isinstance(table.get(part), list) for part in ("points", "left_out"))
+    ):
         raise StateMismatch(f"{path} is not a front of this version; use another folder")
     return table
 
 
-def _point(folder: Path, row: Any) -> FrontPoint:
+def _point(folder: Path, row: Any, state: Callable[[Path], Any]) -> FrontPoint:
     try:
-        path = folder / state_file(row["number"])
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        return FrontPoint(**row, state=state)
+        return FrontPoint(**row, state=state(folder / state_file(row["number"])))
     except (OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
         raise StateMismatch(f"a point of the front in {folder} cannot be read ({error}); delete the folder") from error
 
@@ -101,9 +125,5 @@ def _write_state(folder: Path, point: FrontPoint) -> None:
     write_whole(folder / state_file(point.number), lambda file: torch.save(point.state, file))
 
 
-def _write_table(
-    folder: Path, points: Sequence[FrontPoint], names: Sequence[str] | None, settings: dict[str, Any]
-) -> None:
-    rows = [{name: value for name, value in vars(point).items() if name != "state"} for point in points]
-    table = {"version": _VERSION, "names": None if names is None else list(names), "settings": settings, "points": rows}
-    write_whole(folder / _TABLE, lambda file: file.write(json.dumps(table, indent=1).encode()))
+def _row(run: FrontPoint) -> dict[str, Any]:
+    return {name: value for name, value in vars(run).items() if name != "state"}

@@ -48,6 +48,7 @@ class Front:
         points: at least one.
         model: a model into which the states of the points are loaded; None if only the numbers are needed.
         names: names of the objectives; default ``f0``, ``f1``, ...
+        left_out: runs of ``pareto_front`` that gave no point: another one dominates or equals it. They have no state.
 
     >>> points = [FrontPoint(k, [k, 2.0 - k], [0.5, 0.5], 0.0, 10, {"end": 0}, {}) for k in range(3)]
     >>> front = Front(points)
@@ -58,9 +59,13 @@ class Front:
     """
 
     def __init__(
-        self, points: Iterable[FrontPoint], model: torch.nn.Module | None = None, names: Sequence[str] | None = None
+        self,
+        points: Iterable[FrontPoint],
+        model: torch.nn.Module | None = None,
+        names: Sequence[str] | None = None,
+        left_out: Iterable[FrontPoint] = (),
     ) -> None:
-        self.points = list(points)
+        self.points, self.left_out = list(points), list(left_out)
         if not self.points:
             raise InvalidOption("points must hold at least one point, found none")
         self._model = model
@@ -89,8 +94,8 @@ class Front:
 
     @property
     def passes(self) -> int:
-        """The passes of all points together."""
-        return sum(point.passes for point in self.points)
+        """The passes of all runs together, those that were left out included."""
+        return sum(run.passes for run in (*self.points, *self.left_out))
 
     @property
     def nondominated(self) -> NDArray[np.bool_]:
@@ -162,7 +167,7 @@ class Front:
         for point in self.points:
             values = measure(self.model(point), losses, batches, **options)
             found.append(replace(point, losses=values.losses, stationarity=values.stationarity))
-        return Front(found, self._model, self.names)
+        return Front(found, self._model, self.names, self.left_out)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the front with matplotlib: two or three losses as points, more as parallel coordinates; return the axes.
@@ -192,8 +197,8 @@ class Front:
         """
         from stimulus_moo.fronts.files import load
 
-        points, names = load(Path(folder))
-        return cls(points, model, names)
+        points, left_out, names = load(Path(folder))
+        return cls(points, model, names, left_out)
 
 
 def _limit(bound: float | str, column: FloatArray) -> float:

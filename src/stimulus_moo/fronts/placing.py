@@ -1,109 +1,140 @@
-"""Where the next points of a front are placed: on rays through the largest gaps."""
+"""Where the next points of a front are placed: on rays through its gaps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stimulus_moo import MissingDependency
+
 FloatArray = NDArray[np.float64]
 
-LEAST = 0.01  # smallest entry of a direction in three and more dimensions: rays along an axis have r = infinity
-NEAR = 0.1  # a new point closer to an end of its gap than this share of the gap has found nothing in it
+NEAR = 0.1  # a gap is closed if what is left of it, next to what earlier rays have shown to be empty, is smaller
+OFFSET = 0.1  # reference point of the hypervolume beyond the largest losses, and origin of rays below the least ones
+CANDIDATES = 1000  # directions that are compared for three and more losses
+APART = 0.2  # points closer than this share of an even spacing count as one
 
 
 @dataclass(frozen=True)
 class Place:
-    """A ray and the points next to it."""
+    """A ray, and the points next to it."""
 
     preference: list[float]
     reference: list[float]
     neighbours: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A place that was tried: the point that came of it, its neighbours then, and a point on its ray."""
-
-    number: int
-    neighbours: tuple[int, ...]
-    on_ray: FloatArray
+Ray = tuple[Sequence[float], Sequence[float]]  #: preference and reference of a ray that was tried
 
 
-def next_places(losses: FloatArray, trials: Sequence[Trial], count: int) -> list[Place]:
-    """Return up to ``count`` places for new points.
+def next_places(losses: FloatArray, tried: Sequence[Ray], count: int) -> list[Place]:
+    """Return up to ``count`` places for new points; none if no gap is left.
 
-    With two losses, they are the middles of the largest gaps between neighbours on the front, in units of the range of
-    each loss. A gap in which nothing was found is not tried again. With more losses, they are the directions of a
-    regular lattice that are farthest from those of the points and of the places tried before.
+    With two losses, a gap is the rectangle between two neighbours on the front. The places are on the diagonals of the
+    largest ones, in units of the range of each loss. With more losses, the first places are the corners: for each loss
+    the ray on which the others are small. Then come the directions in which a point gains most hypervolume, if the
+    distance of the front is interpolated between the known ones.
 
     Args:
-        losses: points x S, of the points so far.
-        trials: the places tried before.
+        losses: points x S, of points that do not dominate each other.
+        tried: the rays tried before, with or without success.
         count: how many.
     """
-    ideal = losses.min(0)
-    scale = np.ptp(losses, axis=0)
-    scale = np.where(scale > 0.0, scale, 1.0)
+    ideal, scale = losses.min(0), _scale(losses)
     points = (losses - ideal) / scale
-    if losses.shape[1] == 2:
-        middles = _gaps(points, trials)[:count]
-    else:
-        middles = _directions(points, [(trial.on_ray - ideal) / scale for trial in trials], count)
+    empty = [(_empty_corner(losses, ray) - ideal) / scale for ray in tried]
+    find = _gaps if losses.shape[1] == 2 else _directions
     found = []
-    for middle, neighbours in middles:
-        r = 1.0 / (scale * np.maximum(middle, 1e-9))
-        found.append(Place((r / r.max()).tolist(), ideal.tolist(), neighbours))
+    for origin, direction, neighbours in find(points, empty, count):
+        r = 1.0 / (scale * direction)
+        found.append(Place((r / r.max()).tolist(), (ideal + scale * origin).tolist(), neighbours))
     return found
 
 
-def through(preference: Sequence[float], reference: Sequence[float]) -> FloatArray:
-    """Return a point on a ray."""
-    return np.asarray(np.array(reference) + 1.0 / np.array(preference))
+def distinct(losses: FloatArray, points: int) -> list[int]:
+    """Return the nondominated points; of those much closer than an even spacing of ``points``, the first."""
+    scaled = (losses - losses.min(0)) / _scale(losses)
+    kept: list[int] = []
+    for k in range(len(scaled)):
+        better = (scaled <= scaled[k]).all(1) & (scaled < scaled[k]).any(1)
+        close = any(float(np.abs(scaled[k] - scaled[other]).max()) < APART / points for other in kept)
+        if not better.any() and not close:
+            kept.append(k)
+    return kept
 
 
-def _gaps(points: FloatArray, trials: Sequence[Trial]) -> list[tuple[FloatArray, tuple[int, ...]]]:
-    """Return the middles and ends of the gaps that are open, the largest first."""
-    closed = _closed(points, trials)
-    pairs = [pair for pair in pairwise(_along_front(points)) if frozenset(pair) not in closed]
-    pairs.sort(key=lambda pair: -float(np.linalg.norm(points[pair[0]] - points[pair[1]])))
-    return [((points[a] + points[b]) / 2.0, (a, b)) for a, b in pairs]
+def best(losses: FloatArray, points: int) -> list[int]:
+    """Return ``points`` of the points, with the least value of every loss among them.
+
+    One by one, the point that adds least hypervolume is left out.
+    """
+    scaled, kept = (losses - losses.min(0)) / _scale(losses), list(range(len(losses)))
+    ends = set(losses.argmin(0).tolist())
+    while len(kept) > points:
+        others = [k for k in kept if k not in ends]
+        without = [_hypervolume(scaled[[k for k in kept if k != out]]) for out in others]
+        kept.remove(others[int(np.argmax(without))])
+    return kept
 
 
-def _closed(points: FloatArray, trials: Sequence[Trial]) -> set[frozenset[int]]:
-    """Return the pairs of neighbours between which nothing was found: the point of the trial is not between them."""
-    closed = set()
-    for trial in trials:
-        closed.add(frozenset(trial.neighbours))
-        for near, far in (trial.neighbours, trial.neighbours[::-1]):
-            gap = float(np.linalg.norm(points[near] - points[far]))
-            if float(np.linalg.norm(points[trial.number] - points[near])) < NEAR * gap:
-                closed.add(frozenset((trial.number, far)))
-    return closed
+def value(losses: FloatArray, preference: Sequence[float], reference: Sequence[float]) -> FloatArray:
+    """Return max over s of r_s (f_s - z_s), which ``Ray`` minimises, for every point."""
+    return np.asarray((np.array(preference) * (losses - np.array(reference))).max(-1))
 
 
-def _along_front(points: FloatArray) -> list[int]:
-    """Return the nondominated points in the order of the first loss."""
-    order, lowest = [], np.inf
-    for k in np.lexsort((points[:, 1], points[:, 0])):
-        if points[k, 1] < lowest:
-            order.append(int(k))
-            lowest = float(points[k, 1])
-    return order
+def _empty_corner(losses: FloatArray, ray: Ray) -> FloatArray:
+    """Return the point on a ray below which there is nothing: it has the least value of all points."""
+    preference, reference = ray
+    return np.asarray(np.array(reference) + value(losses, preference, reference).min() / np.array(preference))
 
 
-def _directions(points: FloatArray, used: Sequence[FloatArray], count: int) -> list[tuple[FloatArray, tuple[int, ...]]]:
-    """Return the directions of the lattice that are farthest from all others, with the points around each."""
-    own = _normalised(points)
-    known, candidates, found = [*own, *map(_normalised, used)], _lattice(points.shape[1]), []
-    for _ in range(count):
-        apart = np.linalg.norm(candidates[:, None] - np.array(known)[None], axis=2).min(1)
-        chosen = candidates[int(apart.argmax())]
-        known.append(chosen)
-        found.append((np.maximum(chosen, LEAST), _around(chosen, own)))
+def _gaps(
+    points: FloatArray, empty: Sequence[FloatArray], count: int
+) -> list[tuple[FloatArray, FloatArray, tuple[int, ...]]]:
+    """Return the diagonals and ends of the gaps that are open, the largest first.
+
+    The origin of a diagonal is moved back to the level of the least losses. This does not change the ray, but the rate
+    at which differences from it decay, which should not grow as gaps become smaller.
+    """
+    found: list[tuple[FloatArray, FloatArray, tuple[int, ...]]] = []
+    for a, b in pairwise(np.argsort(points[:, 0], kind="stable").tolist()):
+        low, high = np.array([points[a, 0], points[b, 1]]), np.array([points[b, 0], points[a, 1]])
+        size = high - low
+        if (size > 0.0).all() and not any((high <= corner + NEAR * size).all() for corner in empty):
+            found.append((low - (low / size).max() * size, size, (a, b)))
+    found.sort(key=lambda gap: -float(np.linalg.norm(gap[1])))
+    return found[:count]
+
+
+def _directions(
+    points: FloatArray, empty: Sequence[FloatArray], count: int
+) -> list[tuple[FloatArray, FloatArray, tuple[int, ...]]]:
+    """Return rays from a point below the least losses, with the points around each."""
+    from scipy.interpolate import RBFInterpolator
+
+    objectives = points.shape[1]
+    own, totals = _normalised(points + OFFSET)
+    origin = np.full(objectives, -OFFSET)
+    corners = OFFSET + np.eye(objectives)[len(empty) : len(empty) + count]
+    found = [(origin, corner, _around(_normalised(corner)[0], own)) for corner in corners]
+    random = np.random.default_rng(len(points) + len(empty))
+    directions = random.dirichlet(np.ones(objectives), CANDIDATES)
+    known, inverse = np.unique(
+        np.vstack([own, *(_normalised(corner + OFFSET)[0] for corner in empty)]).round(3), axis=0, return_index=True
+    )
+    distances = np.concatenate([totals, [float((corner + OFFSET).sum()) for corner in empty]])[inverse]
+    surface = RBFInterpolator(known[:, :-1], distances, kernel="linear", degree=0)
+    expected = np.maximum(directions * surface(directions[:, :-1])[:, None] - OFFSET, 0.0)
+    front = points
+    while len(found) < count:
+        chosen = expected[int(np.argmax([_hypervolume(np.vstack([front, one])) for one in expected]))]
+        found.append((origin, chosen + OFFSET, _around(_normalised(chosen + OFFSET)[0], own)))
+        front = np.vstack([front, chosen])
     return found
 
 
@@ -116,15 +147,20 @@ def _around(direction: FloatArray, own: FloatArray) -> tuple[int, ...]:
     return tuple(found[: len(direction)])
 
 
-def _normalised(points: FloatArray) -> FloatArray:
-    total = points.sum(-1, keepdims=True)
-    return np.asarray(points / np.where(total > 0.0, total, 1.0))
+def _normalised(points: FloatArray) -> tuple[FloatArray, FloatArray]:
+    totals = points.sum(-1, keepdims=True)
+    return points / totals, totals[..., 0]
 
 
-def _lattice(objectives: int) -> FloatArray:
-    """Return the points of the simplex with entries k / h: h = 20 for three losses, fewer for more."""
-    h = {3: 20, 4: 10}.get(objectives, 5)
-    bars = combinations(range(h + objectives - 1), objectives - 1)
-    cuts = np.array(list(bars))
-    edges = np.column_stack([np.full(len(cuts), -1), cuts, np.full(len(cuts), h + objectives - 1)])
-    return np.asarray((np.diff(edges, axis=1) - 1) / h)
+def _scale(losses: FloatArray) -> FloatArray:
+    scale = np.ptp(losses, axis=0)
+    return np.where(scale > 0.0, scale, 1.0)
+
+
+def _hypervolume(points: FloatArray) -> float:
+    try:
+        import moocore
+    except ImportError:
+        raise MissingDependency("a front of three losses needs moocore: pip install 'stimulus-moo[lab]'") from None
+    reference: Any = np.full(points.shape[1], 1.0 + OFFSET)
+    return float(moocore.hypervolume(points, ref=reference))

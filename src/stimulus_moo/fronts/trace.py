@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from stimulus_moo import Fixed, InvalidOption, Ray, Result, fit
+from stimulus_moo import InvalidOption
 from stimulus_moo.fronts import files
-from stimulus_moo.fronts.evaluation import disturbed, mean_losses, mean_state
-from stimulus_moo.fronts.front import Front, FrontPoint
-from stimulus_moo.fronts.placing import Place, Trial, next_places, through
+from stimulus_moo.fronts.evaluation import disturbed, mean_state, moved_state
+from stimulus_moo.fronts.front import FloatArray, Front, FrontPoint
+from stimulus_moo.fronts.job import Job, State
+from stimulus_moo.fronts.placing import Place, best, distinct, next_places, value
 from stimulus_moo.options import positive_integer
 
 logger = logging.getLogger("stimulus_moo")
 
-METHOD = "stimulus-m"  # full anchors: the losses and rows of a point are exact at its end
-OTHERS = 0.01  # weight of the other losses in the first part of an end, against flat directions
-SLACK, FAR = 0.01, 0.1  # of what a loss has fallen to its least value: what an end gives back for the others, at most
-SHARE = 4  # a point that starts from its neighbours takes this fraction of the steps of one from scratch
+FAR = 0.1  # an end is trained again where its loss is smaller by this share of the front's range
+MOST = 3  # runs per two points: gaps of the front and local optima take some
+LINE = [k / 10 for k in (*range(-9, 0), *range(1, 11))]  # where to look for a better end, from the end to another
 NOISE = 0.1  # added to a start, in units of the neighbours' distance, so that saddle points between them are left
-
-State = dict[str, Tensor]
 
 
 def pareto_front(
@@ -50,28 +47,33 @@ def pareto_front(
     """Train the models of a Pareto front, of any shape and for any number of losses.
 
     The ends come first: for every objective a run from ``model`` that minimises this loss plus 1% of the others, and
-    then the others while it stays within 1% of what it has fallen. Then each point is placed on a ray from the least
-    values of all losses through the largest gap of the front so far, and trained with ``Ray``. It starts from one of
-    its S neighbours or from the mean of their parameters, whichever has the least value of what is minimised, and takes
-    a quarter of the steps. All runs use the method ``"stimulus-m"``: recursive gradients with full anchors end on the
-    front, where those of mini-batches end at a distance that their noise determines. For two losses, 11 points take
-    less than 4 times the passes of a run with ``Ray`` from scratch. Losses should be of comparable units.
+    then the others while it stays within 0.3% of what it has fallen. An end is trained again where a smaller loss is
+    found later. Then each point is placed on a ray through the largest gap of the front so far (three and more losses:
+    where it is expected to add most hypervolume) and trained with ``Ray``. It starts from the point that is farthest
+    along the ray or from the mean of its neighbours' parameters, whichever is better, and takes a quarter of the steps;
+    if nothing is found, from the other one. A run that another point dominates or equals is left out, and its place is
+    tried elsewhere, up to three runs per two points.
+
+    All runs use the method ``"stimulus-m"``: recursive gradients with full anchors end on the front, where those of
+    mini-batches end at a distance that their noise determines. For two losses, 11 points take less than 4 times the
+    passes of a run with ``Ray`` from scratch, if every run gives a point. Losses should be of comparable units.
 
     Args:
         model: a ``torch.nn.Module``; it is not changed.
         losses, dataset: as for ``fit``; the data set must have a length.
-        points: the number of points, at least the number of losses; the front has fewer if no gap is left to fill.
+        points: the number of points, at least the number of losses; the front has fewer if there are no more.
         steps: steps of a run from scratch.
         folder: every finished point is saved there. If the folder has points of the same settings, the front
             continues from them: an interrupted call loses the point under way at most.
         names: names of the objectives, for plots.
         workers: number of processes that train points at the same time; model, losses and data must be picklable then.
-        progress: print a line per point; None: if standard error is a terminal.
+        progress: print a line per run; None: if standard error is a terminal.
         options: further arguments of ``fit``: batch_size, lr, counts, collate_fn, anchor_batch, seed, ...
 
     Raises:
         InvalidOption: an argument is invalid.
         StateMismatch: the folder has a front with other settings.
+        MissingDependency: for three and more losses, moocore is not installed.
 
     >>> import torch
     >>> from stimulus_moo.fronts import pareto_front
@@ -90,124 +92,121 @@ def pareto_front(
     if wanted < len(start):
         raise InvalidOption(f"points must be at least the number of losses, {len(start)}, found {points}")
     settings = {"steps": steps, "losses": len(start), **{k: repr(v) for k, v in options.items() if _plain(v)}}
-    place = None if folder is None else Path(folder)
-    found = [] if place is None else files.resume(place, settings)
-    trace = Trace(job, start, found, names, place, settings, _teller(wanted, progress))
+    place, tell = None if folder is None else Path(folder), _teller(wanted, progress)
+
+    def write(kept: Sequence[FrontPoint], left_out: Sequence[FrontPoint]) -> None:
+        if place is not None:
+            files.write(place, kept, left_out, names, settings)
+        tell(kept, left_out)
+
+    trace = Trace(job, start, [] if place is None else files.resume(place, settings), wanted, write)
     with _pool(positive_integer("workers", workers)) as run:
-        while len(trace.points) < wanted and (targets := trace.targets(min(workers, wanted - len(trace.points)))):
+        while targets := trace.targets(workers):
             run(trace, targets)
-    front = Front(trace.points, copy.deepcopy(model), names)
+    kept = _chosen(trace.points, wanted)
+    left_out = [replace(one, state={}) for one in trace.runs if one.number not in {point.number for point in kept}]
+    front = Front(kept, copy.deepcopy(model), names, left_out)
     if place is not None:
         front.save(place)
     return front
 
 
-class Job:
-    """What all points have in common; other processes get a copy."""
-
-    def __init__(self, model: torch.nn.Module, losses: Any, dataset: Any, steps: int, options: dict[str, Any]) -> None:
-        taken = {"weighting", "method", "preference", "bounds", "callbacks", "checkpoint", "resume"} & set(options)
-        if taken:
-            raise InvalidOption(f"{sorted(taken)[0]} cannot be given to pareto_front, which sets it for every point")
-        self.model, self.losses, self.dataset, self.steps, self.options = model, losses, dataset, steps, options
-
-    def value(self, state: State) -> list[float]:
-        """Return the losses of a state over the whole data set, without derivatives."""
-        model = copy.deepcopy(self.model)
-        model.load_state_dict(state)
-        return mean_losses(model, self.losses, self.dataset, self.options)
-
-    def train(self, number: int, target: dict[str, Any], starts: Sequence[State]) -> FrontPoint:
-        """Train one point, from the best of the states."""
-        model = copy.deepcopy(self.model)
-        if "end" in target:
-            model.load_state_dict(starts[0])
-            result, passes = self._train_end(model, target["end"], target["worst"])
-        else:
-            r, z = np.array(target["preference"]), np.array(target["reference"])
-            start = min(starts, key=lambda state: float((r * (np.array(self.value(state)) - z)).max()))
-            model.load_state_dict(disturbed(start, starts[0], starts[-2], NOISE, number))
-            result = self._fit(model, math.ceil(self.steps / SHARE), weighting=Ray(r.tolist(), z.tolist()))
-            passes = result.passes
-        weights = np.array(result.history.last()["weights"])
-        state = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        shares = (weights / weights.sum()).tolist()
-        return FrontPoint(number, result.losses, shares, result.stationarity, passes, target, state)
-
-    def _train_end(self, model: torch.nn.Module, s: int, worst: Sequence[float]) -> tuple[Result, int]:
-        """Minimise one loss, then the others while it stays close to its least value; return the result and passes.
-
-        If it does not stay there, as next to a kink of another loss, the second part is undone.
-        """
-        half = math.ceil(self.steps / 2)
-        alone = self._fit(model, half, weighting=Fixed([1.0 if k == s else OTHERS for k in range(len(worst))]))
-        state, least = copy.deepcopy(model.state_dict()), alone.losses[s]
-        fall = max(worst[s] - least, 0.0)
-        both = self._fit(model, self.steps - half or 1, bounds={s: least + SLACK * fall})
-        passes = alone.passes + both.passes
-        if both.losses[s] <= least + FAR * fall:
-            return both, passes
-        model.load_state_dict(state)
-        return alone, passes
-
-    def _fit(self, model: torch.nn.Module, steps: int, **target: Any) -> Result:
-        fixed: Any = {"method": METHOD, "steps": steps, "progress": False, **target}
-        return fit(model, self.losses, self.dataset, **fixed, **self.options)
-
-
 class Trace:
-    """The points so far, and what comes next."""
+    """The runs so far, which of them are points of the front, and what comes next."""
 
     def __init__(
         self,
         job: Job,
         start: list[float],
-        points: list[FrontPoint],
-        names: Sequence[str] | None,
-        folder: Path | None,
-        settings: dict[str, Any],
-        tell: Callable[[FrontPoint], None],
+        runs: list[FrontPoint],
+        wanted: int,
+        write: Callable[[Sequence[FrontPoint], Sequence[FrontPoint]], None],
     ) -> None:
-        self.job, self.start, self.points, self._names = job, start, points, names
-        self._folder, self._settings, self._tell = folder, settings, tell
+        self.job, self.start, self.runs, self.wanted, self._write = job, start, runs, wanted, write
+        self._looked: set[tuple[int, int, int]] = set()
 
     def targets(self, count: int) -> list[tuple[int, dict[str, Any], list[State]]]:
-        """Return the numbers, targets and starts of the next points, ``count`` at most; none if no gap is left."""
-        done = {point.target["end"] for point in self.points if "end" in point.target}
-        ends = [s for s in range(len(self.start)) if s not in done]
-        first = len(self.points)
+        """Return the numbers, targets and starts of the next runs, ``count`` at most; none at the end."""
+        first, count = len(self.runs), min(count, MOST * self.wanted // 2 - len(self.runs))
+        ends = self._ends()[:count]
         if ends:
+            return [(first + k, *end) for k, end in enumerate(ends)]
+        points, three = self.points, len(self.start) > 2
+        if not three:
+            count = min(count, self.wanted - len(points))
+        elif len(points) >= self.wanted:  # a better point takes the place of the one that adds least
+            points = _chosen(points, self.wanted - 1)
+        if count <= 0:
+            return []
+        tried = [(run.target["preference"], run.target["reference"]) for run in self.runs if "end" not in run.target]
+        places = next_places(_losses(points), tried, count)
+        return [(first + k, *self._ray(place, points, first + k)) for k, place in enumerate(places)]
+
+    @property
+    def points(self) -> list[FrontPoint]:
+        """The runs that are points of the front: those that have kept their states."""
+        return [run for run in self.runs if run.state]
+
+    def add(self, run: FrontPoint) -> None:
+        """Keep a finished run; those that are not on the front lose their states."""
+        self.runs.append(run)
+        points = self.points
+        on_front = {points[k].number for k in distinct(_losses(points), self.wanted)}
+        self.runs = [one if one.number in on_front else replace(one, state={}) for one in self.runs]
+        self._write(self.points, [one for one in self.runs if not one.state])
+
+    def _ends(self) -> list[tuple[dict[str, Any], list[State]]]:
+        """Return the ends to train: those without a run, then those where a smaller loss was found elsewhere."""
+        points = self.points
+        worst = np.array([self.start, *(point.losses for point in points)]).max(0).tolist()
+        own = {s: [run.losses[s] for run in self.runs if run.target.get("end") == s] for s in range(len(self.start))}
+        missing = [s for s, found in own.items() if not found]
+        if missing:
             begin = self.job.model.state_dict()
-            return [(first + k, self._end(s), [begin]) for k, s in enumerate(ends[:count])]
-        losses = np.array([point.losses for point in self.points])
-        rays = [point for point in self.points if "end" not in point.target]
-        places = next_places(losses, [_trial(point) for point in rays], count)
-        return [(first + k, _ray(place), self._starts(place)) for k, place in enumerate(places)]
+            return [({"end": s, "worst": worst, "from": None}, [begin]) for s in missing]
+        found, span = [], np.ptp(_losses(points), axis=0)
+        for s in own:
+            lowest = min(points, key=lambda point: point.losses[s])
+            state: State | None = lowest.state
+            if lowest.losses[s] >= min(own[s]) - FAR * span[s]:
+                state = self._look_around(
+                    lowest, max(points, key=lambda point: point.losses[s]), s, FAR * float(span[s])
+                )
+            if state is not None:
+                found.append(({"end": s, "worst": worst, "from": lowest.number}, [state]))
+        return found
 
-    def add(self, point: FrontPoint) -> None:
-        """Keep a finished point, also in the folder."""
-        self.points.append(point)
-        if self._folder is not None:
-            files.add(self._folder, self.points, self._names, self._settings)
-        self._tell(point)
+    def _look_around(self, end: FrontPoint, other: FrontPoint, s: int, least: float) -> State | None:
+        """Return a state on the line through the parameters of two points where a loss is smaller, if there is one.
 
-    def _end(self, s: int) -> dict[str, Any]:
-        known = np.array([self.start, *(point.losses for point in self.points)])
-        return {"end": s, "worst": known.max(0).tolist()}
+        Where a loss has several local minima, a better one than the end's may be there. Looked at once per line.
+        """
+        line = (s, end.number, other.number)
+        if line in self._looked:
+            return None
+        self._looked.add(line)
+        states = [moved_state(end.state, other.state, share) for share in LINE]
+        values = [self.job.value(state, few=True)[s] for state in states]
+        best = int(np.argmin(values))
+        return states[best] if values[best] < self.job.value(end.state, few=True)[s] - least else None
 
-    def _starts(self, place: Place) -> list[State]:
-        """Return the models of the neighbours and the mean of their parameters."""
-        states = [self.points[k].state for k in place.neighbours]
-        return [*states, mean_state(states)]
+    def _ray(self, place: Place, points: Sequence[FrontPoint], number: int) -> tuple[dict[str, Any], list[State]]:
+        """Return the target of a place, and two starts: the best point and the mean of the neighbours, best first."""
+        ray = (place.preference, place.reference)
+        values, near = value(_losses(points), *ray), [points[k].state for k in place.neighbours]
+        starts, known = [points[int(values.argmin())].state, mean_state(near)], float(values.min())
+        if float(value(np.array(self.job.value(starts[1])), *ray)) < known:
+            starts.reverse()
+        target = {"preference": place.preference, "reference": place.reference, "known": known}
+        return target, [disturbed(start, near[0], near[-1], NOISE, number) for start in starts]
 
 
-def _ray(place: Place) -> dict[str, Any]:
-    return {"preference": place.preference, "reference": place.reference, "neighbours": list(place.neighbours)}
+def _losses(points: Sequence[FrontPoint]) -> FloatArray:
+    return np.array([point.losses for point in points])
 
 
-def _trial(point: FrontPoint) -> Trial:
-    on_ray = through(point.target["preference"], point.target["reference"])
-    return Trial(point.number, tuple(point.target["neighbours"]), on_ray)
+def _chosen(points: Sequence[FrontPoint], count: int) -> list[FrontPoint]:
+    return [points[k] for k in best(_losses(points), count)]
 
 
 class _pool:
@@ -236,12 +235,13 @@ def _plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | str | None)
 
 
-def _teller(wanted: int, progress: bool | None) -> Callable[[FrontPoint], None]:
+def _teller(wanted: int, progress: bool | None) -> Callable[[Sequence[FrontPoint], Sequence[FrontPoint]], None]:
     show = sys.stderr.isatty() if progress is None else progress
 
-    def tell(point: FrontPoint) -> None:
-        values = " ".join(f"{loss:.4g}" for loss in point.losses)
-        line = f"point {point.number + 1} of {wanted}: losses {values}, {point.passes} passes"
+    def tell(kept: Sequence[FrontPoint], left_out: Sequence[FrontPoint]) -> None:
+        last = max((*kept, *left_out), key=lambda run: run.number)
+        values = " ".join(f"{loss:.4g}" for loss in last.losses)
+        line = f"run {last.number + 1}: losses {values}, {last.passes} passes; {len(kept)} of {wanted} points"
         logger.info(line)
         if show:
             print(line, file=sys.stderr, flush=True)

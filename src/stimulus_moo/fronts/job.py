@@ -1,0 +1,92 @@
+"""Train one point of a front: an end, or the point on a ray."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stimulus_moo import Fixed, InvalidOption, Ray, Result, fit
+from stimulus_moo.fronts.evaluation import mean_losses
+from stimulus_moo.fronts.front import FrontPoint
+from stimulus_moo.fronts.placing import value
+
+METHOD = "stimulus-m"  # full anchors: the losses and rows of a point are exact at its end
+OTHERS = 0.01  # weight of the other losses in the first part of an end, against flat directions
+SLACK, FAR = 0.003, 0.1  # of what a loss has fallen to its least value: what an end gives back for the others, at most
+SHARE = 4  # a point that starts from its neighbours takes this fraction of the steps of one from scratch
+FOUND = 0.99  # a run has found something if it comes this close to the origin of its ray, relative to known points
+
+State = dict[str, Tensor]
+
+
+class Job:
+    """What all points have in common; other processes get a copy."""
+
+    def __init__(self, model: torch.nn.Module, losses: Any, dataset: Any, steps: int, options: dict[str, Any]) -> None:
+        taken = {"weighting", "method", "preference", "bounds", "callbacks", "checkpoint", "resume"} & set(options)
+        if taken:
+            raise InvalidOption(f"{sorted(taken)[0]} cannot be given to pareto_front, which sets it for every point")
+        self.model, self.losses, self.dataset, self.steps, self.options = model, losses, dataset, steps, options
+
+    def value(self, state: State, few: bool = False) -> list[float]:
+        """Return the losses of a state over the whole data set, or a few samples of it, without derivatives."""
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(state)
+        return mean_losses(model, self.losses, self.dataset, self.options, few)
+
+    def train(self, number: int, target: dict[str, Any], starts: Sequence[State]) -> FrontPoint:
+        """Train one point; a ray on which nothing is found from the first state is tried from the second."""
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(starts[0])
+        if "end" in target:
+            result, passes = self._train_end(model, target["end"], target["worst"], fresh=target["from"] is None)
+        else:
+            result, passes = self._train_ray(model, target)
+            if _on(target, result) > FOUND * target["known"]:
+                other = copy.deepcopy(self.model)
+                other.load_state_dict(starts[1])
+                second, more = self._train_ray(other, target)
+                passes += more
+                if _on(target, second) < _on(target, result):
+                    model, result = other, second
+        weights = np.array(result.history.last()["weights"])
+        state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        shares = (weights / weights.sum()).tolist()
+        return FrontPoint(number, result.losses, shares, result.stationarity, passes, target, state)
+
+    def _train_ray(self, model: torch.nn.Module, target: dict[str, Any]) -> tuple[Result, int]:
+        rule = Ray(target["preference"], target["reference"])
+        result = self._fit(model, math.ceil(self.steps / SHARE), weighting=rule)
+        return result, result.passes
+
+    def _train_end(self, model: torch.nn.Module, s: int, worst: Sequence[float], fresh: bool) -> tuple[Result, int]:
+        """Minimise one loss, then the others while it stays close to its least value; return the result and passes.
+
+        If it does not stay there, as next to a kink of another loss, the second part is undone.
+        """
+        steps = self.steps if fresh else math.ceil(self.steps / SHARE)
+        half = math.ceil(steps / 2)
+        alone = self._fit(model, half, weighting=Fixed([1.0 if k == s else OTHERS for k in range(len(worst))]))
+        state, least = copy.deepcopy(model.state_dict()), alone.losses[s]
+        fall = max(worst[s] - least, 0.0)
+        both = self._fit(model, steps - half or 1, bounds={s: least + SLACK * fall})
+        passes = alone.passes + both.passes
+        if both.losses[s] <= least + FAR * fall:
+            return both, passes
+        model.load_state_dict(state)
+        return alone, passes
+
+    def _fit(self, model: torch.nn.Module, steps: int, **target: Any) -> Result:
+        fixed: Any = {"method": METHOD, "steps": steps, "progress": False, **target}
+        return fit(model, self.losses, self.dataset, **fixed, **self.options)
+
+
+def _on(target: dict[str, Any], result: Result) -> float:
+    """Return how far a result is along its ray."""
+    return float(value(np.array(result.losses), target["preference"], target["reference"]))
