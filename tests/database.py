@@ -212,6 +212,7 @@ METHODS: dict[str, MethodInfo] = {
         MethodInfo("stimulus+", twins.stimulus_plus, ADAPTIVE, _PERIOD | ADAPTIVE, _DRAW, telescopes=True),
         MethodInfo("stimulus-m+", twins.stimulus_m_plus, ADAPTIVE, _PERIOD | _HEAVY | ADAPTIVE, _DRAW, telescopes=True),
         MethodInfo("auto", twins.auto),
+        MethodInfo("stimulus-adam", twins.stimulus_adam, {}, _PERIOD, telescopes=True),
         MethodInfo("page-moo", twins.page_moo, _ODDS, _ODDS, _COIN, telescopes=True),
         MethodInfo("page-moo-m", twins.page_moo_m, {}, _HEAVY | {"probability": 8 / 68}, _COIN, telescopes=True),
         MethodInfo("filtered", twins.filtered, compares_halves=True),

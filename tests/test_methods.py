@@ -25,6 +25,7 @@ def test_the_table_has_the_rows_of_the_design() -> None:
         "stimulus+": (Recursive, "MinNorm", "SGD"),
         "stimulus-m+": (Recursive, "MinNorm", "HeavyBall"),
         "auto": (Adaptive, "Balanced", "Adam"),
+        "stimulus-adam": (Recursive, "MinNorm", "Adam"),
         "page-moo": (Page, "MinNorm", "SGD"),
         "page-moo-m": (Page, "MinNorm", "HeavyBall"),
         "filtered": (Filtered, "MinNorm", "SGD"),

@@ -109,7 +109,7 @@ def fit(
         bounds: upper bounds of some losses, by objective: a number, or ``"5%"`` for 5% above the least loss that a run
             on this objective alone reaches with the same limits; the counters do not include that run. The other losses
             are minimised subject to the bounds, see ``Bounded``; ``Result.missed`` has those that were not met. With a
-            preference or bounds, ``"auto"`` means ``"stimulus-m"``: they need losses without the noise of a batch.
+            preference or bounds, ``"auto"`` means ``"stimulus-adam"``: they need losses without the noise of a batch.
         weighting: replaces the method's weighting; an object or a name, as for ``MultiGradient``.
         reweigh, gramian: as for ``MultiGradient``: when weights are solved for, None for the method's own rule, and
             from which Gramian.
@@ -157,7 +157,9 @@ def fit(
     (True, 160, 4960, 7360, 14720)
     """
     target = Target.check(preference, bounds, weighting)
-    chosen = find_method("stimulus-m" if target is not None and method == "auto" else method)
+    chosen = find_method(method)
+    if target is not None and chosen.targeted is not None:
+        chosen = find_method(chosen.targeted)
     check_options(options)
     checks.flag("guard", guard)
     if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
@@ -197,7 +199,7 @@ def fit(
         places: Any = {"micro_batch": micro_batch, "counts": count, "anchor_batch": anchor_batch, "seed": seed}
         groups: Any = {"process_group": process_group, "shard": shard, "collate_fn": collate_fn, "workers": workers}
         copied = copy.deepcopy(model)
-        return fit(copied, loss, dataset, method="stimulus-m", progress=False, **limits, **places, **groups).losses[0]
+        return fit(copied, loss, dataset, method=chosen.name, progress=False, **limits, **places, **groups).losses[0]
 
     if target is not None:
         target = target.resolved(least)

@@ -134,6 +134,8 @@ class Method:
 
     ``metric``: the weights are solved for in the metric of the optimizer's step. ``reweigh``: when they are solved for,
     unless the user says otherwise. ``lr``: the learning rate that goes with the method in experiments, if there is one.
+    ``targeted``: the method that takes its place for a preference or bounds, which need losses without the noise of a
+    batch.
     """
 
     name: str
@@ -144,6 +146,7 @@ class Method:
     metric: bool = False
     reweigh: int | str = 1
     lr: str | None = None
+    targeted: str | None = None
 
 
 _TABLE = (
@@ -166,6 +169,10 @@ _TABLE = (
         metric=True,
         reweigh="auto",
         lr="auto",
+        targeted="stimulus-adam",
+    ),
+    Method(
+        "stimulus-adam", "STIMULUS, Adam", lambda s: s.recursive(s.anchor()), min_norm, adam, metric=True, lr="auto"
     ),
     Method("page-moo", "PAGE-MOO", lambda s: Page(s.anchor(), s.odds(), seed=s.stream("coin")), min_norm, sgd),
     Method(

@@ -69,6 +69,20 @@ def reals(name: str, values: Any, *, low: float = -math.inf, open_low: bool = Fa
     return [real(f"{name}[{s}]", value, low=low, open_low=open_low) for s, value in enumerate(found)]
 
 
+def share(name: str, value: Any) -> float | None:
+    """Return 0.05 for "5%", None for what is not a text."""
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    try:
+        found = float(text[:-1]) / 100.0 if text.endswith("%") else -1.0
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found < math.inf:
+        raise InvalidOption(f"{name} must be a number, or a share such as '5%', found {value!r}")
+    return found
+
+
 def flag(name: str, value: Any) -> bool:
     """Return ``value`` if it is True or False."""
     if not isinstance(value, bool):

@@ -126,6 +126,10 @@ def test_preferences() -> None:
     assert preferred_weighting("vr-scalarisation", [1, 3], 2)(G).tolist() == [0.25, 0.75]
     decrease = G @ preferred_weighting("smgd", [1, 3], 2)(G)
     assert float(decrease[1] / decrease[0]) == pytest.approx(3.0)
+    lengths = torch.tensor([1.0, 100.0], dtype=torch.float64)
+    scaled = lengths[:, None] * G * lengths
+    relative = scaled @ preferred_weighting("auto", [1, 3], 2)(scaled) / lengths
+    assert float(relative[1] / relative[0]) == pytest.approx(3.0)  # whatever the scales of the losses
 
 
 @pytest.mark.parametrize(

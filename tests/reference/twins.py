@@ -498,6 +498,28 @@ def scalarisation_adam(problem, x0, *, steps, lr, batches, weights, beta1=0.9, b
     return record.trajectory()
 
 
+def stimulus_adam(problem, x0, *, steps, lr, batches, period, beta1=0.9, beta2=0.999, eps=1e-8):
+    """STIMULUS's rows and weights, the latter in the Euclidean metric, with Adam on d."""
+    record = Record(x0)
+    x = record.x[0]
+    x_before, u, m, v = x, None, np.zeros_like(x), np.zeros_like(x)
+    for t in range(steps):
+        if t % period == 0:
+            u = problem.gradients(x, np.arange(problem.n))
+            samples = evaluations = problem.n
+        else:
+            u = u + problem.gradients(x, batches[t]) - problem.gradients(x_before, batches[t])
+            samples, evaluations = len(batches[t]), 2 * len(batches[t])
+        weights = min_norm(u)
+        d = weights @ u
+        m = beta1 * m + (1 - beta1) * d
+        v = beta2 * v + (1 - beta2) * d**2
+        step = (m / (1 - beta1 ** (t + 1))) / (np.sqrt(v / (1 - beta2 ** (t + 1))) + eps)
+        x_before, x = x, x - at(lr, t) * step
+        record.add(u, weights, d, x, samples=samples, gradients=evaluations)
+    return record.trajectory()
+
+
 def auto(problem, x0, *, steps, lr, batches, beta1=0.9, beta2=0.999, eps=1e-8, memory=0.9):
     """Auto with weights at every step, in the Euclidean metric, before the losses stall: Adam on balanced weights.
 

@@ -31,7 +31,7 @@ def test_a_preference_ends_at_the_point_on_its_ray(name: str, preference: tuple[
     first, second = (r * float(f) for r, f in zip(preference, losses, strict=True))
     assert first == pytest.approx(second, rel=0.01)
     assert gap(name, losses) < 1e-3
-    assert result.method == "stimulus-m"
+    assert result.method == "stimulus-adam"
 
 
 def test_active_bounds_are_met_and_the_other_loss_is_least() -> None:

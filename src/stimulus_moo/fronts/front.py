@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stimulus_moo import InvalidOption, MissingDependency, measure
+from stimulus_moo.options import real, share
 
 FloatArray = NDArray[np.float64]
 
@@ -125,12 +126,12 @@ class Front:
             raise InvalidOption("choose needs either a preference or bounds")
         losses = self.losses
         if preference is not None:
-            r = np.array([float(share) for share in preference])
+            r = np.array([float(one) for one in preference])
             if len(r) != losses.shape[1] or not (r > 0.0).all():
                 raise InvalidOption(f"preference must hold {losses.shape[1]} positive numbers, found {preference!r}")
             return self.points[int((losses * r).max(1).argmin())]
         assert bounds is not None
-        limits = {s: _limit(bound, losses[:, s]) for s, bound in bounds.items()}
+        limits = {s: _limit(s, bound, losses[:, s]) for s, bound in bounds.items()}
         over = sum((np.maximum(losses[:, s] - limit, 0.0) for s, limit in limits.items()), np.zeros(len(losses)))
         if not (over == 0.0).any():
             closest = self.points[int(over.argmin())]
@@ -201,14 +202,9 @@ class Front:
         return cls(points, model, names, left_out)
 
 
-def _limit(bound: float | str, column: FloatArray) -> float:
-    if not isinstance(bound, str):
-        return float(bound)
-    best = float(column.min())
-    try:
-        return best + float(bound.strip().removesuffix("%")) / 100.0 * abs(best)
-    except ValueError:
-        raise InvalidOption(f"a bound must be a number or a share such as '5%', found {bound!r}") from None
+def _limit(s: int, bound: float | str, column: FloatArray) -> float:
+    above, best = share(f"bounds[{s}]", bound), float(column.min())
+    return real(f"bounds[{s}]", bound) if above is None else best + above * abs(best)
 
 
 def _moocore(what: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from stimulus_moo.fronts.evaluation import mean_losses
 from stimulus_moo.fronts.front import FrontPoint
 from stimulus_moo.fronts.placing import value
 
-METHOD = "stimulus-m"  # full anchors: the losses and rows of a point are exact at its end
+METHOD = "stimulus-adam"  # full anchors: the losses and rows of a point are exact at its end
 OTHERS = 0.01  # weight of the other losses in the first part of an end, against flat directions
 SLACK, FAR = 0.003, 0.1  # of what a loss has fallen to its least value: what an end gives back for the others, at most
 SHARE = 4  # a point that starts from its neighbours takes this fraction of the steps of one from scratch
@@ -25,13 +25,18 @@ FOUND = 0.99  # a run has found something if it comes this close to the origin o
 State = dict[str, Tensor]
 
 
+def refuse_taken(function: str, options: Mapping[str, Any]) -> None:
+    """Raise InvalidOption for arguments of ``fit`` that the functions of this package set themselves."""
+    taken = {"weighting", "method", "preference", "bounds", "callbacks", "checkpoint", "resume"} & set(options)
+    if taken:
+        raise InvalidOption(f"{sorted(taken)[0]} cannot be given to {function}, which sets it")
+
+
 class Job:
     """What all points have in common; other processes get a copy."""
 
     def __init__(self, model: torch.nn.Module, losses: Any, dataset: Any, steps: int, options: dict[str, Any]) -> None:
-        taken = {"weighting", "method", "preference", "bounds", "callbacks", "checkpoint", "resume"} & set(options)
-        if taken:
-            raise InvalidOption(f"{sorted(taken)[0]} cannot be given to pareto_front, which sets it for every point")
+        refuse_taken("pareto_front", options)
         self.model, self.losses, self.dataset, self.steps, self.options = model, losses, dataset, steps, options
 
     def value(self, state: State, few: bool = False) -> list[float]:

@@ -12,6 +12,7 @@ import torch
 from stimulus_moo import InvalidOption, fit
 from stimulus_moo.anchors import FullPass
 from stimulus_moo.data.sources import as_source
+from stimulus_moo.fronts.job import METHOD, refuse_taken
 from stimulus_moo.metrics import measure
 from stimulus_moo.options import natural_number, positive_integer, real
 
@@ -52,7 +53,7 @@ def navigate(
     The loss is bounded by (1 - by) times its value, and ``Bounded`` gives the weights. Far from the bound its direction
     is the tangent of the front: the one along which the bounded loss falls as needed and the others rise least. Close
     to it, the same rule corrects back onto the front. The gradients are recursive with full anchors
-    (``"stimulus-m"``), so the model ends on the front.
+    (``"stimulus-adam"``), so the model ends on the front.
 
     Args:
         model: the trained model. It is changed in place at the end; after an exception it is as it was.
@@ -79,9 +80,7 @@ def navigate(
     (0.05, True)
     """
     share, improve = real("by", by, high=1.0, open_high=True), natural_number("improve", improve)
-    taken = {"weighting", "preference", "bounds", "method"} & set(options)
-    if taken:
-        raise InvalidOption(f"{sorted(taken)[0]} cannot be given to navigate, which sets it")
+    refuse_taken("navigate", options)
     source = as_source(dataset, options.get("collate_fn"))
     batches = FullPass(source, options.get("anchor_batch", 1024))
     found = measure(model, losses, batches, counts=options.get("counts"))
@@ -90,7 +89,12 @@ def navigate(
     now = found.losses[improve]
     bound = now - share * abs(now)
     moved = copy.deepcopy(model)
-    fixed: Any = {"bounds": {improve: bound}, "steps": positive_integer("steps", steps), "progress": False}
+    fixed: Any = {
+        "method": METHOD,
+        "bounds": {improve: bound},
+        "steps": positive_integer("steps", steps),
+        "progress": False,
+    }
     result = fit(moved, losses, dataset, **fixed, **options)
     model.load_state_dict(moved.state_dict())
     after = result.losses[improve]

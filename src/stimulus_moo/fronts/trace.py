@@ -54,7 +54,7 @@ def pareto_front(
     if nothing is found, from the other one. A run that another point dominates or equals is left out, and its place is
     tried elsewhere, up to three runs per two points.
 
-    All runs use the method ``"stimulus-m"``: recursive gradients with full anchors end on the front, where those of
+    All runs use the method ``"stimulus-adam"``: recursive gradients with full anchors end on the front, where those of
     mini-batches end at a distance that their noise determines. For two losses, 11 points take less than 4 times the
     passes of a run with ``Ray`` from scratch, if every run gives a point. Losses should be of comparable units.
 
@@ -168,6 +168,8 @@ class Trace:
         for s in own:
             lowest = min(points, key=lambda point: point.losses[s])
             state: State | None = lowest.state
+            if any(run.target.get("end") == s and run.target["from"] == lowest.number for run in self.runs):
+                continue
             if lowest.losses[s] >= min(own[s]) - FAR * span[s]:
                 state = self._look_around(
                     lowest, max(points, key=lambda point: point.losses[s]), s, FAR * float(span[s])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo import (
+    Averaged,
     Balanced,
     Fixed,
     InvalidOption,
@@ -91,8 +92,8 @@ class EpsilonConstraint(Weighting):
 def preferred_weighting(method: str, preference: Sequence[float] | None, labels: int) -> Weighting:
     """Return the weighting of a method, with a preference if given.
 
-    Min-norm methods decrease the loss of an active label s in proportion to ``preference[s]``; scalarisation weights
-    the losses by it.
+    Min-norm methods decrease the loss of an active label s in proportion to ``preference[s]``, ``"auto"`` in proportion
+    to ``preference[s]`` times the length of its gradient; scalarisation weights the losses by it.
 
     Raises:
         InvalidOption: the preference is not one positive number per label, or the method does not support one.
@@ -103,13 +104,15 @@ def preferred_weighting(method: str, preference: Sequence[float] | None, labels:
     shares = None if preference is None else [float(share) for share in preference]
     if shares is not None and (len(shares) != labels or not all(0.0 < share < math.inf for share in shares)):
         raise InvalidOption(f"preference must hold one positive number per label ({labels}), found {preference!r}")
-    if method.startswith("moco") or method == "auto":
+    if method == "auto":
+        return Balanced(memory=0.9) if shares is None else Averaged(MinNorm(preference=shares, normalise=True), 0.9)
+    if method.startswith("moco"):
         if shares is not None:
             raise InvalidOption(
                 f"method {method!r} computes its own weights and does not support a preference; use a min-norm or "
                 "scalarisation method, or leave preference=None"
             )
-        return Balanced(memory=0.9) if method == "auto" else ProjectedDescent(gamma=0.1)
+        return ProjectedDescent(gamma=0.1)
     if "scalarisation" in method:
         return Fixed(None if shares is None else [share / sum(shares) for share in shares])
     inner = MinNorm(preference=shares)

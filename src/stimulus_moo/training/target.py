@@ -8,7 +8,7 @@ from typing import Any
 from stimulus_moo._engine.counts import Counts
 from stimulus_moo._engine.objective import Losses
 from stimulus_moo.errors import InvalidOption
-from stimulus_moo.options import natural_number, real
+from stimulus_moo.options import natural_number, real, share
 from stimulus_moo.training.history import Result
 from stimulus_moo.weightings import Bounded, LossAware, Ray
 
@@ -38,16 +38,16 @@ class Target:
             return None
         if not isinstance(bounds, Mapping) or not bounds:
             raise InvalidOption(f"bounds must map at least one objective to its largest value, found {bounds!r}")
-        shares = {natural_number("an objective of bounds", s): _share(s, b) for s, b in bounds.items()}
+        shares = {natural_number("an objective of bounds", s): share(f"bounds[{s}]", b) for s, b in bounds.items()}
         numbers = {s: real(f"bounds[{s}]", b) for s, b in bounds.items() if not isinstance(b, str)}
-        return cls(bounds=numbers, shares={s: share for s, share in shares.items() if share is not None})
+        return cls(bounds=numbers, shares={s: one for s, one in shares.items() if one is not None})
 
     def resolved(self, least: Callable[[int], float]) -> "Target":
         """Return the target with all bounds as numbers; ``least(s)`` is the best value of objective s."""
         bounds = dict(self.bounds or {})
-        for s, share in (self.shares or {}).items():
+        for s, above in (self.shares or {}).items():
             best = least(s)
-            bounds[s] = best + share * abs(best)
+            bounds[s] = best + above * abs(best)
             logger.info("objective %d alone reaches %g; its bound is %g", s, best, bounds[s])
         return replace(self, bounds=dict(sorted(bounds.items())) or None, shares=None)
 
@@ -77,17 +77,3 @@ def alone(losses: Losses, counts: Counts | None, s: int) -> tuple[Losses, Counts
         return (found[s],)
 
     return one_loss, None if counts is None else lambda batch: counts(batch)[s : s + 1]
-
-
-def _share(s: Any, bound: Any) -> float | None:
-    """Return 0.05 for "5%", None for a number."""
-    if not isinstance(bound, str):
-        return None
-    text = bound.strip()
-    try:
-        share = float(text[:-1]) / 100.0 if text.endswith("%") else -1.0
-    except ValueError:
-        share = -1.0
-    if share < 0.0:
-        raise InvalidOption(f"bounds[{s}] must be a number, or a share such as '5%', found {bound!r}")
-    return share

@@ -11,6 +11,7 @@ from stimulus_moo.options import natural_number, real
 from stimulus_moo.weightings.base import LossAware, spread
 from stimulus_moo.weightings.quadratic import minimise_quadratic
 
+WIDTH = 0.05  # a loss that is farther from its bound, relative to it, approaches it at the speed of its own gradient
 LEAST = 0.1  # share of the free objectives' weights that is equal, so that a stationary one cannot stop the others
 
 
@@ -19,7 +20,7 @@ class Bounded(LossAware):
 
     .. code-block:: text
 
-        c_s     = f_s - b_s,   kappa_s = G_ss / max(|f_s|, |b_s|)          for the bounded objectives
+        c_s     = f_s - b_s,   kappa_s = G_ss / max(|c_s|, 0.05 |f_s|, 0.05 |b_s|)     for the bounded objectives
         lambda, mu = argmin of  ||sum_j lambda_j u^j + sum_s mu_s u^s||^2 / 2 - sum_s mu_s kappa_s c_s
                      over  lambda on the simplex of the F free objectives, lambda_j >= 0.1 / F,  and  mu >= 0;
                      then scaled to sum to one
@@ -65,9 +66,10 @@ class Bounded(LossAware):
         matrix = gramian[chosen][:, chosen].double().numpy(force=True)
         values, squares = losses[chosen].double().numpy(force=True), matrix.diagonal()
         bounds = np.array([self.bounds.get(s, 0.0) for s in chosen])
-        size = np.maximum(np.abs(values), np.abs(bounds))
+        over = values - bounds
+        size = np.maximum(np.abs(over), WIDTH * np.maximum(np.abs(values), np.abs(bounds)))
         kappa = np.where(size > 0.0, squares / np.where(size > 0.0, size, 1.0), 0.0)
-        gains = np.where(free > 0.0, 0.0, kappa * (values - bounds))
+        gains = np.where(free > 0.0, 0.0, kappa * over)
         base = LEAST * free / free.sum()  # lambda = base + (1 - LEAST) x
         scale = np.where(free > 0.0, 1.0 - LEAST, 1.0)
         rest = scale * (gains - matrix @ base)
