@@ -21,11 +21,12 @@ from stimulus_moo import NonFiniteError, fit
 from stimulus_moo.fronts import pareto_front
 from stimulus_moo.lab.synthetic.zdt import TRACED
 
-_FOLDER, _VERSION = Path("runs/benchmarks/fronts"), "1"
+_FOLDER, _VERSION = Path("runs/benchmarks/fronts"), "2"
 _POINTS, _N, _NOISE, _TOP = 21, 64, 0.3, 1.1  # points, samples, noise, and every entry of the reference point
 _STEPS = 1200  # of a point from scratch
 _DENSE = 45  # resolution of the fronts for the best possible points
 _RATES = (0.01, 0.03, 0.1)  # of the rivals; the best of them is shown
+_FAIRNESS_RATES = (0.001, 0.003, 0.01)  # of Adam on networks
 OURS, ADAM, SMGD = "pareto_front", "Adam, 21 weights", "SMGD, 21 starts"
 
 #: EPO and GMOOAR, test hypervolume at (2, 2), as published
@@ -39,15 +40,19 @@ noise. `pareto_front` trains {_POINTS} points with {_STEPS} steps for an end. `{
 with {_STEPS} steps each from random starts, `{SMGD}` runs SMGD from {_POINTS} random starts. Both have the learning
 rate of {", ".join(map(str, _RATES))} with the largest hypervolume; the tuning is not charged. "distance" is the largest
 distance of a nondominated point from the front, "on front" the share of all points within 1e-3 of it. The hypervolume
-has the reference point ({_TOP}, {_TOP}) and is divided by that of {_POINTS} points at equal distances along the front
-(DTLZ2: the lattice of 21 directions). The best possible {_POINTS} points may have slightly more. Targets: distance at
-most 1e-3, hypervolume at least 0.99.
+has the reference point ({_TOP}, {_TOP}) and is divided by that of the best {_POINTS} points of the front, found by
+exchanging one after the other until nothing improves. Targets: all points within 1e-3, hypervolume at least 0.99. The
+rules of `pareto_front` were chosen on these five problems.
 
-Fairness: cross-entropy against the DEO surrogate of COSMOS, an MLP with hidden layers of 60 and 25, 70/10/20 split, 11
-points, hypervolume on test data at (2, 2), means over seeds; EPO and GMOOAR as published, in the column "published".
-Their number of points and their early stopping differ from ours. The surrogate is the absolute value of a mean, not a
-mean over samples, so the batches of any method are biased. Seeds and sets: FRONTS_SEEDS (default 1) and FRONTS_DATA
-(default compas, adult; also credit).
+Fairness: cross-entropy against the DEO surrogate of COSMOS, an MLP with hidden layers of 60 and 25, 70/10/20 split, up
+to 11 points, 1000 steps for an end, hypervolume on test data at (2, 2), mean and standard deviation over seeds; EPO and
+GMOOAR as published, in the column "published". Their number of points and their early stopping differ from ours. The
+steps and the batch of 256 were chosen among four settings on seed 0, by the validation split and for all sets alike;
+the person who chose saw the test figures of seed 0, too. Adam minimises 11 weighted
+sums, 1000 steps each, with the rate of {", ".join(map(str, _FAIRNESS_RATES))} that has the largest validation
+hypervolume. The surrogate is the absolute value of a mean, not a mean over samples, so the batches of any method are
+biased. "times one point": passes divided by those of `fit(preference=)` with the same steps; target: at most 4. Seeds
+and sets: FRONTS_SEEDS (default 5) and FRONTS_DATA (default compas, adult, credit).
 """
 COLUMNS = [
     *("problem", "method", "points", "on front", "distance", "hypervolume", "published"),
@@ -103,31 +108,59 @@ def fairness_losses(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> T
     return torch.stack([binary_cross_entropy_with_logits(logits, label), deo(logits, label, group.to(logits))])
 
 
-def fairness(data: str, seed: int, steps: int, points: int, batch: int) -> Found:
-    """Trace the front of a fairness data set; return the test losses, hypervolume, passes and CPU seconds."""
+def _network(inputs: int, seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers = [nn.Linear(inputs, 60), nn.ReLU(), nn.Linear(60, 25), nn.ReLU(), nn.Linear(25, 1)]
+    return nn.Sequential(*layers)
+
+
+def _load(data: str, seed: int) -> Any:
     from stimulus_moo.lab import data as loaders
 
     load: Callable[..., Any] = getattr(loaders, f"load_{data}")
-    loaded = load(seed=seed)
-    torch.manual_seed(seed)
-    width = _INPUTS[data]
-    layers = [nn.Linear(width, 60), nn.ReLU(), nn.Linear(60, 25), nn.ReLU(), nn.Linear(25, 1)]
+    return load(seed=seed)
+
+
+def fairness(data: str, seed: int, steps: int, points: int, batch: int) -> Found:
+    """Trace the front of a fairness data set; return hypervolumes, the passes of it and of one point, CPU seconds."""
+    loaded = _load(data, seed)
     options: dict[str, Any] = {"batch_size": batch, "anchor_batch": len(loaded.train[0]), "seed": seed}
-    start = process_time()
     options |= {"check": False, "progress": False}  # the surrogate is no mean over samples
-    front = pareto_front(nn.Sequential(*layers), fairness_losses, loaded.train, points=points, steps=steps, **options)
+    model = _network(_INPUTS[data], seed)
+    start = process_time()
+    front = pareto_front(model, fairness_losses, loaded.train, points=points, steps=steps, **options)
     seconds = process_time() - start
+    one = fit(model, fairness_losses, loaded.train, preference=[1.0, 1.0], steps=steps, **options)
     volumes = {
         part: front.measured(fairness_losses, [getattr(loaded, part)]).hypervolume([2.0, 2.0])
         for part in ("train", "validation", "test")
     }
-    return {
-        "losses": front.measured(fairness_losses, [loaded.test]).losses.tolist(),
-        **volumes,
-        "passes": front.passes,
-        "n": len(loaded.train[0]),
-        "seconds": seconds,
-    }
+    cost = {"passes": front.passes, "one_point": one.passes, "n": len(loaded.train[0]), "seconds": seconds}
+    return {"points": len(front), **volumes, **cost}
+
+
+def fairness_sweep(data: str, seed: int, lr: float, steps: int, points: int, batch: int) -> Found:
+    """Minimise weighted sums with Adam; return hypervolumes, passes and CPU seconds."""
+    loaded = _load(data, seed)
+    start, passes, found = process_time(), 0, []
+    for k in range(points):
+        model = _network(_INPUTS[data], seed)
+        weights = [1.0 - k / (points - 1), k / (points - 1)]
+        options: dict[str, Any] = {"batch_size": batch, "check": False, "progress": False, "guard": False}
+        rule: dict[str, Any] = {"method": "scalarisation-adam", "weights": weights, "lr": lr, "steps": steps, "seed": k}
+        passes += fit(model, fairness_losses, loaded.train, **rule, **options).passes
+        found.append(model)
+    seconds = process_time() - start
+    volumes = {part: _measured(found, getattr(loaded, part)) for part in ("train", "validation", "test")}
+    return {"points": points, **volumes, "passes": passes, "n": len(loaded.train[0]), "seconds": seconds}
+
+
+def _measured(models: Sequence[nn.Module], batch: Any) -> float:
+    import moocore
+
+    with torch.no_grad():
+        losses = np.array([fairness_losses(model, batch).tolist() for model in models])
+    return float(moocore.hypervolume(losses, ref=[2.0, 2.0]))
 
 
 def _volume(points: Any, losses: int) -> float:
@@ -187,24 +220,38 @@ def known_rows(folder: Path, problems: Sequence[str], steps: int, *, rates: Sequ
 
 
 def fairness_rows(folder: Path, sets: Sequence[str], seeds: int, **settings: int) -> list[list[object]]:
-    """Return a row per fairness data set."""
+    """Return two rows per fairness data set; the learning rate of the sweep has the best validation hypervolume."""
     table: list[list[object]] = []
     for data in sets:
         cells = [{"data": data, "seed": seed, **settings} for seed in range(seeds)]
-        found = fill(folder, fairness, cells, _VERSION, workers=1)
-        volume, seconds = (statistics.fmean(one[name] for one in found) for name in ("hypervolume", "seconds"))
-        passes = statistics.fmean(one["passes"] / one["n"] for one in found)
-        cost = [f"{passes:.0f} n", f"{seconds:.0f}"]
-        points = len(found[0]["losses"])
-        table.append([f"{data}, {seeds} seed(s), test", OURS, points, "", "", f"{volume:.3f}", _PUBLISHED[data], *cost])
+        ours = fill(folder, fairness, cells, _VERSION, workers=1)
+        sweeps = [
+            fill(folder, fairness_sweep, [{**cell, "lr": lr} for cell in cells], _VERSION, workers=1)
+            for lr in _FAIRNESS_RATES
+        ]
+        adam = max(sweeps, key=lambda found: statistics.fmean(one["validation"] for one in found))
+        title = f"{data}, {seeds} seed(s), test"
+        table.append([title, OURS, *_fairness_cells(ours, _PUBLISHED[data])])
+        table.append([title, f"Adam, {settings['points']} weights", *_fairness_cells(adam, "")])
     return table
+
+
+def _fairness_cells(found: Sequence[Found], published: str) -> list[object]:
+    mean = {name: statistics.fmean(one[name] for one in found) for name in ("points", "test", "seconds")}
+    passes = statistics.fmean(one["passes"] / one["n"] for one in found)
+    spread = f" ± {statistics.stdev(one['test'] for one in found):.3f}" if len(found) > 1 else ""
+    ratio = ""
+    if "one_point" in found[0]:
+        ratio = f", {statistics.fmean(one['passes'] / one['one_point'] for one in found):.1f} times one point"
+    cells = [f"{mean['points']:.0f}", "", "", f"{mean['test']:.3f}{spread}", published]
+    return [*cells, f"{passes:.0f} n{ratio}", f"{mean['seconds']:.0f}"]
 
 
 def rows(quick: bool = False) -> list[list[object]]:
     if quick:
         with tempfile.TemporaryDirectory() as folder:
             return known_rows(Path(folder), ["two-bowls"], 20, rates=[0.03])
-    sets = [name.strip() for name in os.environ.get("FRONTS_DATA", "compas,adult").split(",") if name.strip()]
-    seeds = int(os.environ.get("FRONTS_SEEDS", "1"))
+    sets = [name.strip() for name in os.environ.get("FRONTS_DATA", "compas,adult,credit").split(",") if name.strip()]
+    seeds = int(os.environ.get("FRONTS_SEEDS", "5"))
     table = known_rows(_FOLDER, list(TRACED), _STEPS, rates=_RATES)
     return [*table, *fairness_rows(_FOLDER, sets, seeds, steps=1000, points=11, batch=256)]

@@ -19,7 +19,7 @@ from stimulus_moo.fronts.placing import value
 METHOD = "stimulus-adam"  # full anchors: the losses and rows of a point are exact at its end
 OTHERS = 0.01  # weight of the other losses in the first part of an end, against flat directions
 SLACK, FAR = 0.003, 0.1  # of what a loss has fallen to its least value: what an end gives back for the others, at most
-SHARE = 4  # a point that starts from its neighbours takes this fraction of the steps of one from scratch
+SHARE = 5  # a point that starts from its neighbours takes this fraction of the steps of one from scratch
 FOUND = 0.99  # a run has found something if it comes this close to the origin of its ray, relative to known points
 
 State = dict[str, Tensor]
@@ -46,14 +46,14 @@ class Job:
         return mean_losses(model, self.losses, self.dataset, self.options, few)
 
     def train(self, number: int, target: dict[str, Any], starts: Sequence[State]) -> FrontPoint:
-        """Train one point; a ray on which nothing is found from the first state is tried from the second."""
+        """Train one point; a ray on which nothing is found from the first state is tried from the second, if any."""
         model = copy.deepcopy(self.model)
         model.load_state_dict(starts[0])
         if "end" in target:
             result, passes = self._train_end(model, target["end"], target["worst"], fresh=target["from"] is None)
         else:
             result, passes = self._train_ray(model, target)
-            if _on(target, result) > FOUND * target["known"]:
+            if len(starts) > 1 and _on(target, result) > FOUND * target["known"]:
                 other = copy.deepcopy(self.model)
                 other.load_state_dict(starts[1])
                 second, more = self._train_ray(other, target)

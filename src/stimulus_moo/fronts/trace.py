@@ -26,7 +26,7 @@ from stimulus_moo.options import positive_integer
 logger = logging.getLogger("stimulus_moo")
 
 FAR = 0.1  # an end is trained again where its loss is smaller by this share of the front's range
-MOST = 3  # runs per two points: gaps of the front and local optima take some
+RUNS = {2: 1.2}  # runs per point, 1.5 for three and more losses: gaps of the front and local optima take some
 LINE = [k / 10 for k in (*range(-9, 0), *range(1, 11))]  # where to look for a better end, from the end to another
 NOISE = 0.1  # added to a start, in units of the neighbours' distance, so that saddle points between them are left
 
@@ -50,13 +50,13 @@ def pareto_front(
     then the others while it stays within 0.3% of what it has fallen. An end is trained again where a smaller loss is
     found later. Then each point is placed on a ray through the largest gap of the front so far (three and more losses:
     where it is expected to add most hypervolume) and trained with ``Ray``. It starts from the point that is farthest
-    along the ray or from the mean of its neighbours' parameters, whichever is better, and takes a quarter of the steps;
-    if nothing is found, from the other one. A run that another point dominates or equals is left out, and its place is
-    tried elsewhere, up to three runs per two points.
+    along the ray or from the mean of its neighbours' parameters, whichever is better, and takes a fifth of the steps;
+    with three and more losses, it is trained from the other one if nothing is found. A run that another point dominates
+    or equals is left out, and another place is tried, up to 1.2 runs per point (1.5 for three and more losses).
 
     All runs use the method ``"stimulus-adam"``: recursive gradients with full anchors end on the front, where those of
     mini-batches end at a distance that their noise determines. For two losses, 11 points take less than 4 times the
-    passes of a run with ``Ray`` from scratch, if every run gives a point. Losses should be of comparable units.
+    passes of a run with ``Ray`` from scratch. Losses should be of comparable units.
 
     Args:
         model: a ``torch.nn.Module``; it is not changed.
@@ -127,7 +127,7 @@ class Trace:
 
     def targets(self, count: int) -> list[tuple[int, dict[str, Any], list[State]]]:
         """Return the numbers, targets and starts of the next runs, ``count`` at most; none at the end."""
-        first, count = len(self.runs), min(count, MOST * self.wanted // 2 - len(self.runs))
+        first, count = len(self.runs), min(count, round(RUNS.get(len(self.start), 1.5) * self.wanted) - len(self.runs))
         ends = self._ends()[:count]
         if ends:
             return [(first + k, *end) for k, end in enumerate(ends)]
@@ -200,7 +200,8 @@ class Trace:
         if float(value(np.array(self.job.value(starts[1])), *ray)) < known:
             starts.reverse()
         target = {"preference": place.preference, "reference": place.reference, "known": known}
-        return target, [disturbed(start, near[0], near[-1], NOISE, number) for start in starts]
+        tried = starts if len(self.start) > 2 else starts[:1]
+        return target, [disturbed(start, near[0], near[-1], NOISE, number) for start in tried]
 
 
 def _losses(points: Sequence[FrontPoint]) -> FloatArray:
