@@ -46,8 +46,9 @@ function layout() {
   const base = {paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: ink("--ink")},
     margin: {l: 50, r: 16, t: 16, b: 50}, showlegend: false, hovermode: "closest"};
   if (front.names.length == 2) return {...base, xaxis: axis(front.names[0]), yaxis: axis(front.names[1])};
-  if (front.names.length == 3) return {...base, scene: {xaxis: axis(front.names[0]), yaxis: axis(front.names[1]),
-    zaxis: axis(front.names[2])}};
+  const eye = window.innerWidth < 600 ? 2.1 : 1.5;
+  if (front.names.length == 3) return {...base, margin: {l: 0, r: 0, t: 0, b: 0}, scene: {xaxis: axis(front.names[0]),
+    yaxis: axis(front.names[1]), zaxis: axis(front.names[2]), camera: {eye: {x: eye, y: eye, z: eye}}}};
   return {...base, margin: {l: 60, r: 60, t: 60, b: 20}};
 }
 function traces() {
