@@ -80,7 +80,7 @@ def linear_data() -> tuple[torch.Tensor, torch.Tensor]:
 def test_three_losses_in_two_processes() -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1, dtype=torch.float64)
-    front = pareto_front(model, linear_losses, linear_data(), points=4, steps=60, workers=2, names=["a", "b", "c"])
+    front = pareto_front(model, linear_losses, linear_data(), points=4, steps=150, workers=2, names=["a", "b", "c"])
     assert len(front) == 4
     assert front.names == ["a", "b", "c"]
     assert all(float(front.losses[s, s]) == pytest.approx(front.losses[:, s].min(), abs=0.05) for s in range(3))
