@@ -41,7 +41,7 @@ class Bounded(LossAware):
     [1.0, 0.0]
     >>> weights = rule(gramian, torch.tensor([0.5, 2.5], dtype=torch.float64))  # beyond: it must fall
     >>> [round(weight, 3) for weight in weights.tolist()], bool((gramian @ weights)[1] > 0)
-    ([0.588, 0.412], True)
+    ([0.4, 0.6], True)
     """
 
     def __init__(self, bounds: Mapping[int, float]) -> None:
