@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,9 @@ def test_points_are_chosen_by_preference_and_by_bounds() -> None:
         found.choose()
     with pytest.raises(InvalidOption, match="preference must hold 2 positive numbers"):
         found.choose(preference=[1.0])
-    with pytest.raises(InvalidOption, match="a share such as '5%'"):
-        found.choose(bounds={0: "x"})
+    for bound in ("x", "5", "-5%"):
+        with pytest.raises(InvalidOption, match=r"bounds\[0\] must be a number, or a share such as '5%'"):
+            found.choose(bounds={0: bound})
 
 
 def test_models_have_the_parameters_of_their_points() -> None:
@@ -75,6 +77,19 @@ def test_a_saved_front_is_read_again(tmp_path: Path) -> None:
     page = (tmp_path / "front.html").read_text()
     assert "point-003.pt" in page
     assert not any(f'{part}="http' in page.split("<script>")[0] for part in ("src", "href"))
+
+
+def test_runs_that_were_left_out_are_counted_and_kept_without_parameters(tmp_path: Path) -> None:
+    whole = front()
+    whole.save(tmp_path)
+    left_out = [replace(whole.points[2], state={})]
+    rest = Front([point for point in whole.points if point.number != 2], torch.nn.Linear(2, 1), left_out=left_out)
+    assert rest.passes == whole.passes
+    rest.save(tmp_path)
+    again = Front.load(tmp_path)
+    assert [point.number for point in again.points] == [0, 1, 3]
+    assert [run.losses for run in again.left_out] == [[0.6, 0.6]]
+    assert not (tmp_path / "point-002.pt").exists()
 
 
 def test_damaged_folders_are_refused(tmp_path: Path) -> None:

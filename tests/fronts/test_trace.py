@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from stimulus_moo import InvalidOption, StateMismatch, fit
-from stimulus_moo.fronts import Front, navigate, pareto_front
+from stimulus_moo.fronts import Front, FrontPoint, navigate, pareto_front
+from stimulus_moo.fronts.job import Job
+from stimulus_moo.fronts.trace import Trace
 from stimulus_moo.lab.problem import Problem
 from stimulus_moo.lab.synthetic.fronts import FRONTS
 from stimulus_moo.lab.synthetic.point import Point
@@ -100,6 +102,27 @@ def test_counts_and_progress(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().err
     assert "run 3: losses" in told
     assert "3 of 3 points" in told
+
+
+def _run(number: int, x: float, losses: list[float], target: dict[str, Any]) -> FrontPoint:
+    return FrontPoint(number, losses, [0.5, 0.5], 0.0, 10, target, {"x": torch.tensor([x], dtype=torch.float64)})
+
+
+def test_an_end_is_trained_again_where_its_loss_is_smaller() -> None:
+    def losses(model: Any, batch: Any) -> Any:
+        x, noise = model().sum(), 0 * batch.mean()
+        return x.square() + noise, 1.0 - torch.exp(-50 * (x - 0.5).square()) / 2 - torch.exp(-50 * (x - 0.9).square())
+
+    job = Job(Point([0.0]), losses, torch.zeros(4, 1, dtype=torch.float64), 10, {})
+    ends = [_run(s, x, f, {"end": s, "from": None}) for s, (x, f) in enumerate([(0.0, [0.0, 1.0]), (0.5, [0.25, 0.5])])]
+    on_line = Trace(job, [0.3, 1.0], ends, 5, lambda kept, left_out: None)
+    ((number, target, (start,)),) = on_line.targets(1)
+    assert (number, target["end"], target["from"]) == (2, 1, 1)
+    assert start["x"].item() == pytest.approx(0.9)  # beyond the end, as seen from the other one
+    assert "end" not in on_line.targets(1)[0][1]  # the line is looked at once
+    better = [*ends, _run(2, 0.8, [0.64, 0.2], {"preference": [1.0, 1.0], "reference": [0.0, 0.0]})]
+    found = Trace(job, [0.3, 1.0], better, 5, lambda kept, left_out: None)
+    assert found.targets(1)[0][1]["from"] == 2
 
 
 @pytest.mark.parametrize(
