@@ -35,9 +35,18 @@ def refuse_taken(function: str, options: Mapping[str, Any]) -> None:
 class Job:
     """What all points have in common; other processes get a copy."""
 
-    def __init__(self, model: torch.nn.Module, losses: Any, dataset: Any, steps: int, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        losses: Any,
+        dataset: Any,
+        steps: int,
+        options: dict[str, Any],
+        method: str = METHOD,
+    ) -> None:
         refuse_taken("pareto_front", options)
         self.model, self.losses, self.dataset, self.steps, self.options = model, losses, dataset, steps, options
+        self.method = method
 
     def value(self, state: State, few: bool = False) -> list[float]:
         """Return the losses of a state over the whole data set, or a few samples of it, without derivatives."""
@@ -88,7 +97,7 @@ class Job:
         return alone, passes
 
     def _fit(self, model: torch.nn.Module, steps: int, **target: Any) -> Result:
-        fixed: Any = {"method": METHOD, "steps": steps, "progress": False, **target}
+        fixed: Any = {"method": self.method, "steps": steps, "progress": False, **target}
         return fit(model, self.losses, self.dataset, **fixed, **self.options)
 
 

@@ -19,8 +19,9 @@ from stimulus_moo import InvalidOption
 from stimulus_moo.fronts import files
 from stimulus_moo.fronts.evaluation import disturbed, mean_state, moved_state
 from stimulus_moo.fronts.front import FloatArray, Front, FrontPoint
-from stimulus_moo.fronts.job import Job, State
+from stimulus_moo.fronts.job import METHOD, Job, State
 from stimulus_moo.fronts.placing import Place, best, distinct, next_places, value
+from stimulus_moo.methods import find_method
 from stimulus_moo.options import positive_integer
 
 logger = logging.getLogger("stimulus_moo")
@@ -38,6 +39,7 @@ def pareto_front(
     *,
     points: int = 11,
     steps: int = 1000,
+    method: str = METHOD,
     folder: str | Path | None = None,
     names: Sequence[str] | None = None,
     workers: int = 1,
@@ -54,15 +56,16 @@ def pareto_front(
     with three and more losses, it is trained from the other one if nothing is found. A run that another point dominates
     or equals is left out, and another place is tried, up to 1.2 runs per point (1.5 for three and more losses).
 
-    All runs use the method ``"stimulus-adam"``: recursive gradients with full anchors end on the front, where those of
-    mini-batches end at a distance that their noise determines. For two losses, 11 points take less than 4 times the
-    passes of a run with ``Ray`` from scratch. Losses should be of comparable units.
+    By default, all runs use the method ``"stimulus-adam"``: recursive gradients with full anchors end on the front,
+    where those of mini-batches end at a distance that their noise determines. For two losses, 11 points take about 4
+    times the passes of a run with ``Ray`` from scratch, or less. Losses should be of comparable units.
 
     Args:
         model: a ``torch.nn.Module``; it is not changed.
         losses, dataset: as for ``fit``; the data set must have a length.
         points: the number of points, at least the number of losses; the front has fewer if there are no more.
         steps: steps of a run from scratch.
+        method: of all runs, one with full anchors; ``"stimulus-m"`` is an alternative for small smooth problems.
         folder: every finished point is saved there. If the folder has points of the same settings, the front
             continues from them: an interrupted call loses the point under way at most.
         names: names of the objectives, for plots.
@@ -87,11 +90,16 @@ def pareto_front(
     (4, True)
     """
     wanted, steps = positive_integer("points", points), positive_integer("steps", steps)
-    job = Job(model, losses, dataset, steps, options)
+    job = Job(model, losses, dataset, steps, options, find_method(method).name)
     start = job.value(model.state_dict())
     if wanted < len(start):
         raise InvalidOption(f"points must be at least the number of losses, {len(start)}, found {points}")
-    settings = {"steps": steps, "losses": len(start), **{k: repr(v) for k, v in options.items() if _plain(v)}}
+    settings = {
+        "steps": steps,
+        "method": job.method,
+        "losses": len(start),
+        **{k: repr(v) for k, v in options.items() if _plain(v)},
+    }
     place, tell = None if folder is None else Path(folder), _teller(wanted, progress)
 
     def write(kept: Sequence[FrontPoint], left_out: Sequence[FrontPoint]) -> None:
