@@ -103,6 +103,21 @@ def test_lightning_steps_schedulers_and_clips(tmp_path: Path) -> None:
     assert norms == pytest.approx([1e-3] * 3, rel=1e-3)
 
 
+def test_a_lightning_module_is_saved_before_it_is_trained(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+    trained, trainer = lightning_run(tmp_path, 1)
+    options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False, "accelerator": "cpu"}
+    trainer = lightning.Trainer(**options, enable_model_summary=False)
+    module = example("lightning_module")["TwoTasks"](data())
+    trainer.strategy.connect(module)
+    trainer.save_checkpoint(tmp_path / "new.ckpt")
+    assert torch.load(tmp_path / "new.ckpt", weights_only=False)["multigradient"] is None
+    module.on_load_checkpoint(state := torch.load(tmp_path / "1.ckpt", weights_only=False))
+    trainer.save_checkpoint(tmp_path / "again.ckpt")
+    again = torch.load(tmp_path / "again.ckpt", weights_only=False)["multigradient"]
+    assert again["gradients"] == state["multigradient"]["gradients"] == trained.multigradient.gradients > 0
+
+
 def test_lightning_refuses_accumulation(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     with pytest.raises(Exception, match=r"accumulate_grad_batches"):
@@ -179,6 +194,16 @@ def hugging_face_resumed(folder: Path) -> tuple[Ended, Ended]:
 
 def test_the_hugging_face_trainer_resumes_and_logs_by_name(tmp_path: Path) -> None:
     assert same(*hugging_face_resumed(tmp_path))
+
+
+def test_a_trainer_that_has_trained_resumes_too(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    build = example("huggingface_trainer")["build"]
+    trainer = build(str(tmp_path), save_strategy="steps", save_steps=10, max_steps=20)
+    trainer.train()
+    straight = ended(trainer.model, trainer.multigradient)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
+    assert same(straight, ended(trainer.model, trainer.multigradient))
 
 
 def test_the_hugging_face_trainer_refuses_accumulation(tmp_path: Path) -> None:
