@@ -44,7 +44,7 @@ def experiment_charts(group: Group, data: Mapping[str, Any]) -> list[Chart | str
     band = "Line: mean over seeds; band: lowest to highest seed." if several else "One seed each, so there is no band."
     tasks, cost = list(enumerate(group.tasks)), cost_of(group)
     return [
-        _loss_chart(tasks, data, band, "iterations" if cost == "gradients" else cost),
+        _loss_chart(tasks, data, band, cost),
         _stationarity_chart(data, band, cost),
         *(_radar_charts(tasks) if len(tasks) >= 3 and has_data(data, "normalised") else ()),
         *(_weight_charts(group, tasks) if has_data(data, "weights") else ()),
