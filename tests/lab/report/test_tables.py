@@ -213,6 +213,16 @@ def test_verdict_names_the_scalarisation_that_wins() -> None:
     assert any("2.0 times that of Scalarisation, Adam" in sentence for sentence in said.sentences)
 
 
+def test_a_verdict_is_about_auto_where_it_is_the_best_of_ours() -> None:
+    runs = [with_losses("stimulus", s, [0.5, 0.5]) for s in (0, 1)]
+    runs += [with_losses("auto", s, [0.001, 0.001]) for s in (0, 1)]
+    runs += [with_losses("smgd", s, [0.3, 0.3]) for s in (0, 1)]
+    said = verdict(group_runs(runs)[0])
+    assert (said.subject, said.label) == ("Auto", "ahead")
+    behind = verdict(group_runs([run for run in runs if run.method != "auto"])[0])
+    assert (behind.subject, behind.label) == ("STIMULUS", "behind")
+
+
 def test_nothing_evaluated_is_no_comparison() -> None:
     group = group_runs([fake_run("mgd", 0, TASKS, steps=5)])[0]
     assert verdict(group).label == "no comparison"

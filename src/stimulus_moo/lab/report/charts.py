@@ -72,9 +72,9 @@ def _stationarity_chart(data: Mapping[str, Any], band: str, axis: str) -> Chart 
 
 
 def _axes(data: Mapping[str, Any], key: str) -> list[tuple[str, str]]:
-    """Return the x axes for which there are curves, with the first word of their labels."""
+    """Return the x axes for which there are curves, with their short names."""
     curves = [entry[key] for entry in data["entries"] if entry[key]]
-    return [(axis, label.split()[0]) for axis, label in AXES.items() if any(axis in found for found in curves)]
+    return [(axis, axis.capitalize()) for axis in AXES if any(axis in found for found in curves)]
 
 
 def _radar_charts(tasks: Sequence[tuple[int, str]]) -> list[Chart]:

@@ -58,6 +58,11 @@ class Entry:
         return self.method in FAMILY
 
     @property
+    def ours(self) -> bool:
+        """Whether verdicts are about the method: a STIMULUS variant, or auto, which is built on them."""
+        return self.family or self.method == "auto"
+
+    @property
     def scalarisation(self) -> bool:
         """Whether the method has fixed weights."""
         fixed = self.runs[0].settings.get("weighting") in (None, "equal")
