@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import importlib
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from stimulus_moo import InvalidOption, Recursive
+from stimulus_moo import InvalidOption, MissingDependency, Recursive
 
 CHECKED = True
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -116,6 +118,14 @@ def test_a_lightning_module_is_saved_before_it_is_trained(tmp_path: Path) -> Non
     trainer.save_checkpoint(tmp_path / "again.ckpt")
     again = torch.load(tmp_path / "again.ckpt", weights_only=False)["multigradient"]
     assert again["gradients"] == state["multigradient"]["gradients"] == trained.multigradient.gradients > 0
+
+
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
+def test_a_missing_library_is_told(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"stimulus_moo.integrations.{library}", raising=False)
+    with pytest.raises(MissingDependency, match=rf"needs .*: pip install '?{library}"):
+        importlib.import_module(f"stimulus_moo.integrations.{library}")
 
 
 def test_lightning_refuses_accumulation(tmp_path: Path) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import lightning
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
-from stimulus_moo.errors import InvalidOption
+from stimulus_moo.errors import InvalidOption, MissingDependency
 from stimulus_moo.estimators import Estimator, MiniBatch
 from stimulus_moo.integrations.logged import scalars
 from stimulus_moo.multigradient import MultiGradient
+
+try:
+    import lightning
+except ImportError as error:
+    raise MissingDependency("MultiGradientModule needs Lightning: pip install lightning") from error
 
 
 class MultiGradientModule(lightning.LightningModule):

@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
-from transformers.trainer_utils import get_last_checkpoint
 
 from stimulus_moo import Step
-from stimulus_moo.errors import InvalidOption
+from stimulus_moo.errors import InvalidOption, MissingDependency
 from stimulus_moo.estimators import Estimator, MiniBatch
 from stimulus_moo.integrations.logged import scalars
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.training.files import write_whole
+
+try:
+    import transformers
+    from transformers.trainer_utils import get_last_checkpoint
+except ImportError as error:
+    raise MissingDependency("MultiGradientTrainer needs Trainer: pip install 'transformers[torch]'") from error
 
 _FILE = "multigradient.pt"
 
