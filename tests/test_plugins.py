@@ -90,8 +90,9 @@ def test_an_entry_point_is_loaded_when_its_name_is_looked_up(monkeypatch: pytest
     assert fit(nn.Linear(4, 2), losses, X, method="first-only", lr=0.1, steps=2).method == "first-only"
 
 
-def test_the_command_line_takes_a_file(tmp_path: Path) -> None:
+def test_the_command_line_takes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = pytest.importorskip("typer.testing").CliRunner()
+    monkeypatch.setattr("stimulus_moo.lab.report.figures.FIGURES", {})  # they take most of the time
     from stimulus_moo.lab.cli import app
 
     (tmp_path / "mine.py").write_text(PLUGIN)
