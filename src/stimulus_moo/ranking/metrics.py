@@ -154,14 +154,14 @@ def _evaluate(
     labels = checked_labels(y_true, name="y_true")
     scores = checked_scores(y_score, len(labels))
     queries = Queries(checked_qid(qid, len(labels)))
-    values = np.full((len(queries), labels.shape[1]), np.nan)
-    complete = not np.isnan(labels).any()
-    for columns in [slice(None)] if complete else [slice(s, s + 1) for s in range(labels.shape[1])]:
-        known = ~np.isnan(labels[:, columns]).any(axis=1)
-        if known.any():
-            lists = Queries(queries.query[known])
-            ranking = _Ranking(labels[known][:, columns], scores[known], lists)
-            values[lists.ids, columns] = np.where(ranking.counted, metric(ranking), np.nan)
+    if np.isnan(labels).any():
+        values = np.full((len(queries), labels.shape[1]), np.nan)
+        for s, known in enumerate(~np.isnan(labels.T)):
+            if known.any():
+                lists = Queries(queries.query[known])  # queries without a labelled document are left out
+                values[lists.ids, s] = _Ranking(labels[known, s, None], scores[known], lists).values(metric)[:, 0]
+    else:
+        values = _Ranking(labels, scores, queries).values(metric)
     if not per_query:
         counts = (~np.isnan(values)).sum(axis=0)
         values = np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), np.nan)
@@ -183,7 +183,12 @@ class _Ranking:
         self.tie = np.cumsum(new) - 1  # tie of each row
         self.tie_first = np.flatnonzero(new)
         self.tie_last = np.append(self.tie_first[1:], len(order)) - 1
-        self.counted = np.maximum.reduceat(self.labels, self.starts) > 0  # queries with a relevant document
+
+    def values(self, metric: Callable[[_Ranking], FloatArray]) -> FloatArray:
+        """Return the metric of each query and label, NaN without a relevant document."""
+        counted = np.maximum.reduceat(self.labels, self.starts) > 0
+        found: FloatArray = np.where(counted, metric(self), np.nan)
+        return found
 
     def averaged(self, values: FloatArray) -> FloatArray:
         """Return the mean over each tie, at every row."""
