@@ -211,9 +211,10 @@ class Run:
             return None
         trained = self.multigradient.objective
         objective = Objective(trained.model, trained.losses, micro_batch=trained.micro_batch, counts=trained.counts)
-        reducer = make_reducer(self.group, self._shard, Storage())
+        reducer = make_reducer(self.group, self._shard, Storage(), objective.placement)
+        store = Store(objective, Engine("auto", objective.model, objective.placement), reducer=reducer)
         try:
-            found = measure_with(Store(objective, Engine("auto", objective.model), reducer=reducer), batches, self.step)
+            found = measure_with(store, batches, self.step)
         except NonFiniteError as error:
             if self.multigradient.policy.policy == "raise":
                 raise
