@@ -43,6 +43,10 @@ class Placement:
         """Return the value of the parameter's shape of which this is this process's part."""
         return part
 
+    def blank(self, shape: Sequence[int], dtype: torch.dtype, dim: int) -> Tensor:
+        """Return an empty tensor, split as parameters are: along this dimension, where they are split."""
+        return torch.empty(tuple(shape), dtype=dtype)
+
     def directions(self, parts: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
         """Return what ``p.grad`` is set to, from the parts of a direction."""
         return parts

@@ -303,10 +303,8 @@ class Proposal:
         else:
             wanted = update.halves or (update.look_back and self.observes)
         weights = ONE if form.weighted else self._last[0]
-        objective = self._mg.objective
-        if not wanted:
-            return None
-        return Probe(weights, objective.parameters, halves=update.halves, totals=objective.placement.totals)
+        own = self._mg.objective
+        return Probe(weights, own.parameters, halves=update.halves, totals=own.placement.totals) if wanted else None
 
     def _observe(self) -> Observation:
         assert self._transaction is not None

@@ -2,11 +2,12 @@
 
 from stimulus_moo._engine.placement import WHOLE, Placement
 from stimulus_moo._engine.storage import Storage
+from stimulus_moo.distributed.checkpoint import load_sharded, save_sharded
 from stimulus_moo.distributed.group import Alone, Group, find_group, unwrapped
 from stimulus_moo.distributed.reducer import AllReduce
 from stimulus_moo.distributed.sharded import ReduceScatter
 
-__all__ = ["Alone", "Group", "find_group", "make_reducer", "unwrapped"]
+__all__ = ["Alone", "Group", "find_group", "load_sharded", "make_reducer", "save_sharded", "unwrapped"]
 
 
 def make_reducer(

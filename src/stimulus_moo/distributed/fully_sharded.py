@@ -22,7 +22,8 @@ from stimulus_moo.anchors.variance import Spread
 from stimulus_moo.data.batches import cut_at, leading_size
 from stimulus_moo.data.partition import ALL
 from stimulus_moo.distributed.group import Group
-from stimulus_moo.distributed.reducer import AllReduce, Head, as_rows
+from stimulus_moo.distributed.head import Head
+from stimulus_moo.distributed.reducer import AllReduce, as_rows
 from stimulus_moo.distributed.split_rows import PlacedRows
 from stimulus_moo.errors import InvalidBatch, InvalidLosses
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, empty
 
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.placement import Placement, is_a
@@ -66,6 +66,12 @@ class Shards(Placement):
         found: Tensor = DTensor.from_local(
             part, parameter.device_mesh, parameter.placements, run_check=False, shape=shape, stride=stride
         )
+        return found
+
+    def blank(self, shape: Sequence[int], dtype: torch.dtype, dim: int) -> Tensor:
+        """Return an empty DTensor."""
+        placements = [*[Replicate()] * (self.mesh.ndim - 1), Shard(dim)]
+        found: Tensor = empty(*shape, dtype=dtype, device_mesh=self.mesh, placements=placements)
         return found
 
     def directions(self, parts: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:

@@ -173,19 +173,30 @@ class DoG(Stateful):
         self.reach = max(self.reach, math.sqrt(moved / total)) if total else self.reach
         self.sum_sq_norm += length * (1 if self.steps <= ALWAYS else EVERY)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state; x_0 is split as the parameters are."""
+        state, objective = super().state_dict(), self.multigradient.objective
+        if self.origin is not None:
+            parts = zip(state["origin"], objective.model_parameters, strict=True)
+            state["origin"] = [objective.placement.joined(part, parameter) for part, parameter in parts]
+        return state
+
     def check_state(self, state: Any, path: str = "") -> None:
         """Raise StateMismatch if ``state`` does not fit, including the parameters' shapes."""
         super().check_state(state, path)
         check_numbers(state["ratios"], f"{path or self.kind}.ratios", len(self.optimizer.param_groups))
         if state["origin"] is not None:
-            check_tensors(state["origin"], self.multigradient.objective.parameters, f"{path or self.kind}.origin")
+            check_tensors(state["origin"], self.multigradient.objective.model_parameters, f"{path or self.kind}.origin")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved state and set its learning rate."""
         super().load_state_dict(state)
         if self.origin is not None:
-            parameters = self.multigradient.objective.parameters
-            self.origin = [value.to(parameter) for value, parameter in zip(self.origin, parameters, strict=True)]
+            objective = self.multigradient.objective
+            parts = zip(self.origin, objective.model_parameters, strict=True)
+            self.origin = [
+                objective.placement.part_of(value, own).to(own.device, own.dtype, copy=True) for value, own in parts
+            ]
         self._set()
 
     def _set(self) -> None:

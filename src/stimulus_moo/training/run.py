@@ -97,7 +97,7 @@ class Run:
             counts=counts,
             **engine_options,
         )
-        parameters = self.multigradient.objective.parameters
+        parameters = self.multigradient.objective.model_parameters
         self.schedule = self._schedule(guard and scheduler is None and optimizer is None)
         if optimizer is None and method.metric:
             SecondMoment(self.optimizer, self.multigradient)
