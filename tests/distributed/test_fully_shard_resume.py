@@ -22,14 +22,11 @@ from tests.distributed.sharded_paths import SOON, build, model_of, whole
 from tests.harness import two_losses
 
 STEPS, EVERY, KILLED = 16, 4, 10
-#: two rules, of which the second has an optimizer with a state, a learning rate found, and kept weights
-RULES: dict[str, dict[str, Any]] = {
-    "stimulus-m+": {"lr": 0.05, "method": "stimulus-m+", "batch_size": 9, "period": 8, "anchor_batch": 7},
-    "auto": {"batch_size": 9, "anchor_batch": 7},
-}
+#: a method with a state in every part: the optimizer, the rate that is found, the estimator, kept weights, the guard
+OPTIONS: dict[str, Any] = {"batch_size": 9, "anchor_batch": 7, "steps": STEPS, "progress": False}
 
 
-def train(folder: str, rule: str, kill_at: int | None = None) -> Tensor:
+def train(folder: str, kill_at: int | None = None) -> Tensor:
     """Train from the last checkpoint; the last process kills itself after the forward pass of a step."""
     model = model_of()
     started, plan = [0], [kill_at]  # lists, so that the losses count as the same when the run goes on
@@ -43,34 +40,25 @@ def train(folder: str, rule: str, kill_at: int | None = None) -> Tensor:
     def count(told: Any) -> None:
         started[0] = told.step
 
+    where: dict[str, Any] = {"checkpoint": folder, "checkpoint_every": EVERY, "resume": True}
     with replaced(SOON):
-        fit(
-            model, losses, COLUMNS, **RULES[rule], steps=STEPS, epsilon=0.05, callbacks=[count], progress=False,
-            checkpoint=os.path.join(folder, rule), checkpoint_every=EVERY, resume=True,
-        )  # fmt: skip
+        fit(model, losses, COLUMNS, **OPTIONS, **where, callbacks=[count])
     return whole(model)
 
 
-def train_both(folder: str) -> list[Tensor]:
-    return [train(folder, rule) for rule in RULES]
-
-
 def test_a_killed_run_of_a_split_model_goes_on_with_any_number_of_processes(tmp_path: Path) -> None:
-    expected = train_both(str(tmp_path / "alone"))
+    expected = train(str(tmp_path / "alone"))
     kept = tmp_path / "killed"
-    for rule in RULES:
-        survivor, victim = launch(train, 2, str(kept), rule, KILLED, timeout=20.0)
-        assert victim.code == -signal.SIGKILL
-        assert survivor.error
-        folders = sorted(path.name for path in (kept / rule).glob("checkpoint-*.shards"))
-        assert folders == ["checkpoint-000000004.shards", "checkpoint-000000008.shards"]
-    for ranks in (0, 1, 2, 4):
-        folder = tmp_path / f"on {ranks}"
+    survivor, victim = launch(train, 2, str(kept), KILLED, timeout=20.0)
+    assert victim.code == -signal.SIGKILL
+    assert survivor.error
+    folders = sorted(path.name for path in kept.glob("checkpoint-*.shards"))
+    assert folders == ["checkpoint-000000004.shards", "checkpoint-000000008.shards"]
+    for ranks in (0, 1, 2, 4):  # 0: the whole model, in a process on its own
+        folder = str(tmp_path / f"on {ranks}")
         shutil.copytree(kept, folder)
-        found = values(train_both, ranks, str(folder)) if ranks else [train_both(str(folder))]
-        for ends in found:
-            for end, one in zip(ends, expected, strict=True):
-                assert torch.allclose(end, one, rtol=0, atol=1e-10), ranks
+        for end in values(train, ranks, folder) if ranks else [train(folder)]:
+            assert torch.allclose(end, expected, rtol=0, atol=1e-10), ranks
 
 
 def save(folder: str) -> Tensor:
