@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import signal
 from pathlib import Path
@@ -13,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from stimulus_moo import StateMismatch, fit
+from stimulus_moo import StateMismatch, fit, multigradient
+from stimulus_moo._engine.loop_check import LoopCheck
 from stimulus_moo.distributed import load_sharded, save_sharded
 from tests.database import replaced
 from tests.distributed.launch import launch, values
@@ -95,3 +97,21 @@ def test_a_loop_of_ones_own_goes_on_with_another_number_of_processes(tmp_path: P
         load(str(tmp_path))
     with pytest.raises(StateMismatch, match="incomplete or damaged"):
         load_sharded(tmp_path / "nothing", model_of())
+
+
+def example(folder: str, steps: int, resume: bool) -> list[Any]:
+    """Run the example as torchrun does; what the first step's check finds would be an error."""
+    multigradient.LoopCheck = LoopCheck  # type: ignore[misc]
+    path = Path(__file__).parents[2] / "examples" / "fsdp.py"
+    found: dict[str, Any] = runpy.run_path(str(path), run_name="example")["main"](steps, Path(folder), resume)
+    return [found["held"], *found["history"]]
+
+
+def test_the_example_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    (whole_model, *expected), *_ = values(example, 1, str(tmp_path / "one"), 8, False)
+    ranks = values(example, 2, str(tmp_path / "two"), 4, False)
+    (_, *last), *_ = values(example, 1, str(tmp_path / "two"), 4, True)
+    assert sum(held for held, *_ in ranks) == whole_model
+    assert max(held for held, *_ in ranks) < 0.51 * whole_model
+    for one, other in zip([*ranks[0][1:], *last], expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-3)  # in float32

@@ -117,6 +117,7 @@ class Objective:
 
     def unchanged(self) -> bool:
         """Return whether the model still has the parameters that were adopted."""
+        self.placement.renew()
         self.tree.update()
         current = [p for p in self.tree.parameters if p.requires_grad]
         return (

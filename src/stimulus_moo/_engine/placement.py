@@ -106,6 +106,8 @@ class Placement:
         return None
 
 
+_SHARDING = ("FSDPModule", "FullyShardedDataParallel")  # modules of FSDP2, also while it has gathered them, and FSDP1
+
 #: parameters that are whole
 WHOLE = Placement()
 
@@ -114,7 +116,7 @@ def find_placement(model: nn.Module) -> Placement:
     """Return where the parameters of a model are; raise InvalidOption where that is not supported."""
     # By name: torch imports these classes only where somebody uses them, and that takes a second.
     split = any(is_a(parameter, "DTensor") for parameter in model.parameters())
-    if not split and not any(is_a(module, "FullyShardedDataParallel") for module in model.modules()):
+    if not split and not any(is_a(one, kind) for one in model.modules() for kind in _SHARDING):
         return WHOLE
     from stimulus_moo.distributed.shards import Shards  # which needs the rest of the engine
 

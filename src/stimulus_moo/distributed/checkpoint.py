@@ -24,7 +24,8 @@ def save_sharded(folder: str | Path, state: Any) -> None:
     incomplete. ``load_sharded`` reads the folder with any number of processes.
 
     Args:
-        folder: a folder that all processes can write to; its content is overwritten.
+        folder: a folder that all processes can write to. An older state in it is removed first: to keep that until the
+            new one is complete, use another folder.
         state: say ``{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "mg": mg.state_dict()}``.
 
     >>> import tempfile, torch
@@ -38,13 +39,16 @@ def save_sharded(folder: str | Path, state: Any) -> None:
     """
     from stimulus_moo.training.files import write_whole
 
-    folder = Path(folder)
-    rest, first = write_shards(folder / "shards", state), not dist.is_initialized() or dist.get_rank() == 0
+    folder, first = Path(folder), not dist.is_initialized() or dist.get_rank() == 0
     if first:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "state.pt").unlink(missing_ok=True)
+        remove_shards(folder / "shards")
+    _wait()
+    rest = write_shards(folder / "shards", state)
+    if first:
         write_whole(folder / "state.pt", lambda file: torch.save(rest, file))
-    if dist.is_initialized():
-        dist.barrier()
+    _wait()
 
 
 def load_sharded(folder: str | Path, model: nn.Module) -> Any:
@@ -104,6 +108,11 @@ def read_shards(folder: Path, rest: Any, model: nn.Module) -> Any:
 def remove_shards(folder: Path) -> None:
     """Remove a folder of shards, if there is one. Idempotent."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait() -> None:
+    if dist.is_initialized():
+        dist.barrier()
 
 
 def _taken_out(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

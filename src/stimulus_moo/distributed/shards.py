@@ -35,6 +35,7 @@ class Shards(Placement):
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        self.renew()  # after a forward pass alone, some parameters are still gathered
         parameters = dict(model.named_parameters())
         _require_fully_sharded(model, parameters, self._modules)
         first = next(p for p in parameters.values() if isinstance(p, DTensor))
