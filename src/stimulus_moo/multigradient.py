@@ -46,7 +46,8 @@ class MultiGradient(Inspection):
     Ctrl-C while the finished step is being written takes effect after it: that step counts as made.
 
     Args:
-        model: a ``torch.nn.Module``, also one from ``torch.compile``; names in states are those of the original.
+        model: a ``torch.nn.Module``, also one from ``torch.compile``; names in states are those of the original. One
+            that FSDP2 (``fully_shard``) has split is evaluated by all processes of its mesh together.
         losses: ``losses(model, batch)`` returns the S mean losses, as a tuple of 0-d tensors, a 1-D tensor, or a dict,
             whose names then appear in ``Step``, histories, logs and errors.
         estimator: how gradients are estimated, e.g. ``Recursive(anchor, period)``.
