@@ -6,14 +6,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
-from stimulus_moo import fit
+from stimulus_moo import Filtered, MultiGradient, fit
 from stimulus_moo.fronts import pareto_front
 from tests.database import replaced
 from tests.distributed.launch import values
-from tests.distributed.paths import COLUMNS
+from tests.distributed.paths import COLUMNS, batches, own_share
 from tests.distributed.test_kept import SOON
-from tests.harness import two_heads, two_losses, vector
+from tests.harness import differing, everything, two_heads, two_losses, vector
 
 RUNS: dict[str, dict[str, Any]] = {
     "hands-free": {},
@@ -44,3 +45,48 @@ def test_two_processes_find_what_one_finds() -> None:
             there, counted = found[name]
             assert counted == counts, name
             assert torch.allclose(there, end, rtol=0, atol=1e-9), name
+
+
+class Failing(Filtered):
+    """A filter whose rule fails once, on the second process."""
+
+    fails = False
+
+    def update(self, t: int) -> Any:
+        if self.fails and dist.get_rank() == 1:
+            raise ArithmeticError("no update")
+        return super().update(t)
+
+
+def fail_in_turn() -> list[Any]:
+    """One process fails in its rule, in its batch, and in its losses; all others are told, and can go on."""
+    spoilt = [False]
+
+    def losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        if spoilt[0] and dist.get_rank() == 1:
+            raise ArithmeticError("no losses")
+        return two_losses(model, batch)
+
+    said = []
+    for shard in (False, True):
+        estimator = Failing()
+        mg = MultiGradient(two_heads(), losses, estimator, shard=shard)
+        optimizer = torch.optim.SGD(mg.objective.parameters, lr=0.05)
+        for k, batch in enumerate(batches(6, own_share())):
+            spoilt[0], estimator.fails = k == 2, k == 3
+            given: Any = 5 if k == 4 and dist.get_rank() == 1 else batch
+            before = everything(mg)
+            try:
+                mg.backward(given)
+                optimizer.step()
+            except Exception as error:
+                said.append((type(error).__name__, differing(before, everything(mg))))
+        said.append(("end", mg.t))
+    return said
+
+
+def test_a_failure_while_halves_are_compared_is_shared() -> None:
+    others = ["RankFailed", "RankFailed", "InvalidBatch"]
+    own = ["ArithmeticError", "ArithmeticError", "InvalidBatch"]
+    for found, errors in zip(values(fail_in_turn, 2), (others, own), strict=True):
+        assert found == 2 * [*((error, []) for error in errors), ("end", 3)]

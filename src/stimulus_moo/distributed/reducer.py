@@ -183,7 +183,7 @@ class AllReduce:
         except DistributedError as second:
             error.add_note(f"the other ranks could not be told: {second}")
         finally:
-            self._awaited = False
+            self._awaited = True  # at the next step; a failure before an evaluation is not rolled back
 
     def roll_back(self, store: Store) -> None:
         """Return to what the processes had agreed on before the step."""
