@@ -14,6 +14,7 @@ from stimulus_moo._engine.loss_names import name_losses
 from stimulus_moo._engine.objective import Losses, Objective
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.solving import weigh
+from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.anchors import FullAnchor
@@ -63,7 +64,7 @@ def measure(
     ([1.0, 9.0], [1.0, 0.0], 4.0)
     """
     objective = Objective(model, losses, micro_batch=micro_batch, batch_size=batch_size, counts=counts)
-    return measure_with(Store(objective, Engine("auto", objective.model)), batches)
+    return measure_with(_new_store(objective), batches)
 
 
 def measure_with(store: Store, batches: Iterable[Any], step: int = 0) -> Measurement:
@@ -122,10 +123,17 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
         found += " with kept weights" if multigradient.store.one_row else ""
         raise InvalidOption(f"multigradient must have an estimator that keeps all rows, after a first step, {found}")
     objective = multigradient.objective
-    rows, *_ = _mean_rows(Store(objective, Engine("auto", objective.model)), batches)
+    rows, *_ = _mean_rows(_new_store(objective), batches)
     with torch.no_grad():
         rows.merge(kept, -1.0)
         return rows.sq_norms()
+
+
+def _new_store(objective: Objective) -> Store:
+    """Return a store for this process on its own, or for all over which the model is split."""
+    placement = objective.placement
+    reducer = placement.new_reducer(Storage())
+    return Store(objective, Engine("auto", objective.model, placement), reducer=reducer)
 
 
 def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Rows, Tensor, Account]:
