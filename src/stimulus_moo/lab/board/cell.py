@@ -1,0 +1,123 @@
+"""One cell of the scoreboard: train one rival on one problem with one seed, then score it on held-out data."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from time import process_time
+from typing import Any
+
+import torch
+
+from stimulus_moo import NonFiniteError, fit
+from stimulus_moo.data.sources import as_source
+from stimulus_moo.lab.board import scalarised
+from stimulus_moo.lab.board.problem import BoardProblem, Made
+from stimulus_moo.lab.board.problems import PROBLEMS
+from stimulus_moo.lab.board.rivals import RIVALS, SINGLE, Rival, Start, single_task
+from stimulus_moo.lab.board.scores import mean_losses
+
+_FIRST = 4096  # samples on which the losses at the start are measured
+_PERIODS = 20  # of dynamic weight averaging
+
+Found = dict[str, Any]
+
+
+def run_cell(
+    problem: str, rival: str, task: int | None, lr: float | None, seed: int, passes: int, data: str | None = None
+) -> Found:
+    """Train and score.
+
+    Args:
+        problem: a name of ``PROBLEMS``.
+        rival: a name of ``RIVALS``, or ``SINGLE``.
+        task: the loss of a single-task model, else None.
+        lr: the learning rate; None if the rival needs none.
+        seed: of the initialization and the batches.
+        passes: the budget.
+        data: data folder, or None.
+
+    Returns:
+        ``validation`` and ``test``: one number per metric, or None if the run failed, and why it has ``failed``;
+        ``losses``: test losses, if the problem has a reference point; ``passes`` spent; CPU ``seconds`` of the
+        training, on one thread.
+    """
+    row = PROBLEMS[problem]
+    chosen = RIVALS[rival] if rival != SINGLE else single_task(task or 0)
+    made = row.make(seed, data)
+    torch.manual_seed(seed)  # dropout
+    start = process_time()
+    spent, failed = 0, None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            spent = _train(row, chosen, made, lr, seed, passes)
+    except NonFiniteError:
+        failed = "diverged"
+    except Exception as error:
+        if chosen.ours:
+            raise
+        failed = f"{type(error).__name__}: {error}"  # for example of a solver that a rival uses
+    seconds = process_time() - start
+    if failed is None and not _finite(made):
+        failed = "diverged"
+    whole = failed is None
+    return {
+        "failed": failed,
+        "validation": made.score(made.model, "validation") if whole else None,
+        "test": made.score(made.model, "test") if whole else None,
+        "losses": mean_losses(made.model, made.losses, made.parts["test"]) if whole and row.reference else None,
+        "passes": spent,
+        "seconds": seconds,
+    }
+
+
+def _finite(made: Made) -> bool:
+    return all(bool(torch.isfinite(parameter).all()) for parameter in made.model.parameters())
+
+
+def _train(row: BoardProblem, rival: Rival, made: Made, lr: float | None, seed: int, passes: int) -> int:
+    """Train, and return the passes spent."""
+    if rival.rule is not None:
+        assert lr is not None
+        period = max(1, math.ceil(min(passes / _PERIODS, len(as_source(made.data))) / row.batch))
+        rule = rival.rule(Start(len(row.tasks), period, _first_losses(made)))
+        return scalarised.train(made, rule, lr=lr, batch=row.batch, passes=passes, seed=seed)
+    assert rival.options is not None
+    options: Mapping[str, Any] = rival.options(len(row.tasks))
+    if lr is not None:
+        options = {**options, "lr": lr, "callbacks": [_fall(lr, passes)]}
+    result = fit(
+        made.model,
+        made.losses,
+        made.data,
+        batch_size=row.batch,
+        passes=passes,
+        seed=seed,
+        counts=made.counts,
+        shared=made.shared,
+        evaluation=[as_source(made.data).span(0, 1)],  # scored elsewhere
+        progress=False,
+        **options,
+    )
+    return result.passes
+
+
+def _fall(lr: float, passes: int) -> Any:
+    """Return a callback: the learning rate falls linearly to zero over the last half of the passes."""
+
+    def fall(progress: Any) -> None:
+        done = min(progress.record["passes"] / passes, 1.0)
+        for group in progress.optimizer.param_groups:
+            group["lr"] = lr * min(1.0, 2.0 * (1.0 - done))
+
+    return fall
+
+
+def _first_losses(made: Made) -> list[float]:
+    source = as_source(made.data)
+    with torch.no_grad():
+        first = source.span(0, min(_FIRST, len(source)))
+        found: list[float] = scalarised.stacked(made.losses(made.model, first)).tolist()
+    return found
