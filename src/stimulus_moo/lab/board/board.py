@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stimulus_moo import delta_m
-from stimulus_moo.lab.board.problem import BoardProblem, Metric
+from stimulus_moo.lab.board.problem import TUNING_SEED, BoardProblem, Metric
 from stimulus_moo.lab.board.rivals import ADAM, MEAN, SINGLE, Rival
 from stimulus_moo.lab.board.store import Cell, Found, Store
 
-_TUNING_SEED = 100  # plus the fold, for problems with folds
 _EQUAL = 0.1  # budgets that differ by less are taken as the same
 
 PASSES, SECONDS = "passes", "seconds"
@@ -194,7 +193,7 @@ def _value(values: Sequence[float] | None, k: int) -> float | None:
 
 
 def _tuning_seed(row: BoardProblem, seed: int) -> int:
-    return _TUNING_SEED + (seed if row.folds else 0)
+    return TUNING_SEED + (seed if row.folds else 0)
 
 
 def _round(number: float, digits: int) -> float:

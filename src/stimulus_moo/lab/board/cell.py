@@ -13,7 +13,7 @@ import torch
 from stimulus_moo import NonFiniteError, fit
 from stimulus_moo.data.sources import as_source
 from stimulus_moo.lab.board import scalarised
-from stimulus_moo.lab.board.problem import BoardProblem, Made
+from stimulus_moo.lab.board.problem import TUNING_SEED, BoardProblem, Made
 from stimulus_moo.lab.board.problems import PROBLEMS
 from stimulus_moo.lab.board.rivals import RIVALS, SINGLE, Rival, Start, single_task
 from stimulus_moo.lab.board.scores import mean_losses
@@ -39,8 +39,8 @@ def run_cell(
         data: data folder, or None.
 
     Returns:
-        ``validation`` and ``test``: one number per metric, or None if the run failed, and why it has ``failed``;
-        ``losses``: test losses, if the problem has a reference point; ``passes`` spent; CPU ``seconds`` of the
+        ``validation`` for a tuning seed, else ``test``: one number per metric, or None if the run failed, and why it
+        has ``failed``; ``losses``: test losses, if the problem has a reference point; ``passes`` spent; CPU ``seconds`` of the
         training, on one thread.
     """
     row = PROBLEMS[problem]
@@ -62,12 +62,13 @@ def run_cell(
     seconds = process_time() - start
     if failed is None and not _finite(made):
         failed = "diverged"
-    whole = failed is None
+    whole, tuning = failed is None, seed >= TUNING_SEED
+    tested = bool(row.reference) and not tuning
     return {
         "failed": failed,
-        "validation": made.score(made.model, "validation") if whole else None,
-        "test": made.score(made.model, "test") if whole else None,
-        "losses": mean_losses(made.model, made.losses, made.parts["test"]) if whole and row.reference else None,
+        "validation": made.score(made.model, "validation") if whole and tuning else None,
+        "test": made.score(made.model, "test") if whole and not tuning else None,
+        "losses": mean_losses(made.model, made.losses, made.parts["test"]) if whole and tested else None,
         "passes": spent,
         "seconds": seconds,
     }

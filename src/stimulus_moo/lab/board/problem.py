@@ -9,6 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 
 
+#: Seeds from here on are for choosing learning rates: such runs are scored on validation data, all others on test data.
+TUNING_SEED = 100
+
+
 @dataclass(frozen=True)
 class Metric:
     """A test metric of one task.
