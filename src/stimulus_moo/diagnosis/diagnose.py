@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from stimulus_moo import InvalidOption, StimulusWarning
 from stimulus_moo.data.sources import as_source
-from stimulus_moo.diagnosis.findings import ALIGNED, find
+from stimulus_moo.diagnosis.findings import ALIGNED, conflict_rate, find
 from stimulus_moo.diagnosis.gradients import Look, look
 from stimulus_moo.diagnosis.report import Diagnosis, TaskFigures
 from stimulus_moo.diagnosis.trials import Trials, split
@@ -50,7 +50,7 @@ def diagnose(
     unlearnable     trained alone, the held-out loss is not 2%, and two standard errors, below that with shuffled inputs
     scaled          at the start, the largest gradient is at least 10 times the smallest
     noisy           at the start, the noise of a batch's gradient is at least 3 times its signal
-    conflicting     two mean gradients have a cosine below -0.1 at one of the points
+    conflicting     two mean gradients have a cosine below -0.1 at a point, or 60% of the cosines on batches are below 0
     aligned         none of these
     ==============  ====================================================================================================
 
@@ -120,8 +120,7 @@ def _diagnosis(
         )
         for s, name in enumerate(names)
     ]
-    rates = [one.negative for one in looks if not math.isnan(one.negative)]
-    rate = sum(rates) / len(rates) if rates else math.nan
+    rate = conflict_rate(looks)
     verdict = _verdict(tests, aligned=findings[0].kind == ALIGNED)
     return Diagnosis(findings, tasks, start.cosines, rate, _choices(names, trials, looks), verdict, steps, size)
 

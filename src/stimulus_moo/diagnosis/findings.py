@@ -13,7 +13,7 @@ from stimulus_moo.diagnosis.gradients import Look
 
 SCALED = 10.0  # ratio of the largest to the smallest gradient
 NOISY = 3.0  # noise of a batch's gradient, divided by the signal
-CONFLICT = -0.1  # cosine between two mean gradients
+CONFLICT, OPPOSED = -0.1, 0.6  # cosine between two mean gradients; share of negative cosines on single batches
 GAIN, ERRORS = 0.02, 2.0  # decrease of the held-out loss that inputs must bring: relative, and in standard errors
 
 PINNED, UNLEARNABLE, DIFFERENT, NOISE, CONFLICTING, ALIGNED = (
@@ -85,7 +85,7 @@ def _unlearnable(
         Finding(
             UNLEARNABLE,
             tasks,
-            f"Trained alone, the held-out loss is not clearly below that after training with shuffled inputs: {listed}.",
+            f"Trained alone, its held-out loss is not clearly below that of shuffled inputs: {listed}.",
             "In this many steps, the inputs say nothing about these labels. Check the labels and the loss, train "
             "longer (steps=), or leave them out: no weighting helps.",
         )
@@ -145,29 +145,35 @@ def _conflicts(names: Sequence[str], looks: Sequence[Look], useful: Sequence[int
         lowest = min((value for value in seen if not math.isnan(value)), default=0.0)
         if lowest < CONFLICT:
             cosines[s, r] = lowest
-    if not cosines:
+    rate = conflict_rate(looks)
+    if not cosines and not rate >= OPPOSED:
         return []
     worst = sorted(cosines, key=cosines.__getitem__)[:3]
     listed = ", ".join(f"{names[s]} and {names[r]} (cosine {cosines[s, r]:.2f})" for s, r in worst)
-    pairs = math.comb(len(useful), 2)
+    pairs = f"{len(cosines)} of {math.comb(len(useful), 2)} pairs of losses have opposed mean gradients"
     return [
         Finding(
             CONFLICTING,
-            tuple(sorted({s for pair in cosines for s in pair})),
-            f"{len(cosines)} of {pairs} pairs of losses have opposed gradients: {listed}.",
+            tuple(sorted({s for pair in cosines for s in pair})) or tuple(useful),
+            f"{pairs}{': ' if worst else ''}{listed}; on single batches {rate:.0%} of the cosines are negative.",
             "Multi-objective weights decide who gives way: use auto, name a preference= or bounds=, or trace the "
             "trade-offs with pareto_front.",
         )
     ]
 
 
+def conflict_rate(looks: Sequence[Look]) -> float:
+    """Return the share of negative cosines between two losses, over batches, pairs and points; NaN for one loss."""
+    rates = [one.negative for one in looks if not math.isnan(one.negative)]
+    return sum(rates) / len(rates) if rates else math.nan
+
+
 def _aligned(looks: Sequence[Look]) -> Finding:
-    share = looks[0].negative
-    share = 0.0 if math.isnan(share) else share
+    rate = conflict_rate(looks)
+    share = "" if math.isnan(rate) else f"; on single batches {rate:.0%} of the cosines are negative"
     return Finding(
         ALIGNED,
         (),
-        f"The losses agree: {share:.0%} of the cosines between their gradients are negative at the start, and no pair "
-        "of mean gradients is opposed.",
+        f"The losses do not conflict: no pair of mean gradients is opposed{share}.",
         "Adam on the mean of the losses is enough (method='scalarisation-adam'); multi-objective weights gain little.",
     )

@@ -40,8 +40,8 @@ def run_cell(
 
     Returns:
         ``validation`` for a tuning seed, else ``test``: one number per metric, or None if the run failed, and why it
-        has ``failed``; ``losses``: test losses, if the problem has a reference point; ``passes`` spent; CPU ``seconds`` of the
-        training, on one thread.
+        has ``failed``; ``losses``: test losses, if the problem has a reference point; ``passes`` spent; CPU ``seconds``
+        of the training, on one thread.
     """
     row = PROBLEMS[problem]
     chosen = RIVALS[rival] if rival != SINGLE else single_task(task or 0)

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-
 #: Seeds from here on are for choosing learning rates: such runs are scored on validation data, all others on test data.
 TUNING_SEED = 100
 
