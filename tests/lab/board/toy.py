@@ -33,6 +33,7 @@ def problem(name="toy", **changes):
         "make": make,
         "metrics": (Metric("error, sum", 0, higher=False), Metric("error, difference", 1, higher=False)),
         "tasks": ("sum", "difference"),
+        "samples": 128,
         "batch": 16,
         "passes": 640,
         "quick": 160,

@@ -49,9 +49,11 @@ class Board:
 
     def __init__(self, store: Store, rivals: Sequence[Rival], *, quick: bool = False, data: str | None = None) -> None:
         self.store, self.rivals, self.quick, self.data = store, rivals, quick, data
+        self.chosen: list[Rival] = []  # the rivals on the problem at hand
 
     def run(self, row: BoardProblem) -> Table:
         """Run what is missing of a problem."""
+        self.chosen = [rival for rival in self.rivals if not rival.full or self._affordable(row)]
         baseline, validation, spent = self._single_task(row)
         budget = self._budget(row)
         rates = self._rates(row, validation)
@@ -94,15 +96,15 @@ class Board:
         """Return the learning rate of every rival and seed: the lowest Delta m on validation data."""
         seeds, budget = self._seeds(row), self._budget(row)
         if self.quick:
-            return {rival.name: [rival.rates[1] if rival.rates else None] for rival in self.rivals}
+            return {rival.name: [rival.rates[1] if rival.rates else None] for rival in self.chosen}
         self._fill(
             self._cell(row, rival.name, lr, seed, budget)
-            for rival in self.rivals
+            for rival in self.chosen
             for lr in rival.rates
             for seed in baseline
         )
         found: dict[str, list[float | None]] = {}
-        for rival in self.rivals:
+        for rival in self.chosen:
             chosen = {seed: self._rate(row, rival, seed, baseline[seed]) for seed in baseline}
             found[rival.name] = [chosen[_tuning_seed(row, seed)] for seed in seeds]
         return found
@@ -149,6 +151,10 @@ class Board:
         self, row: BoardProblem, name: str, lr: float | None, seed: int, budget: int, task: int | None = None
     ) -> Cell:
         return {"problem": row.name, "rival": name, "task": task, "lr": lr, "seed": seed, "passes": budget}
+
+    def _affordable(self, row: BoardProblem) -> bool:
+        """Return whether the budget is enough for the gradients of all losses on all data, and as much again."""
+        return 2 * row.samples * len(row.tasks) <= self._budget(row)
 
     def _seeds(self, row: BoardProblem) -> range:
         return range(1 if self.quick else row.seeds)

@@ -29,6 +29,7 @@ from stimulus_moo.lab.runs.directory import now, versions
 from stimulus_moo.lab.runs.lock import RunLock
 from stimulus_moo.lab.runs.storage import write_json, write_text
 
+_APART = ("lab", "diagnosis", "fronts", "ranking", "integrations", "metrics.py", "__init__.py")
 _VERSION = "1"  # change it when the meaning of a cell changes
 FIGURES, MARKDOWN, PAGE = "board.json", "scoreboard.md", "scoreboard.html"
 
@@ -102,9 +103,9 @@ def _version(cell: Cell) -> str:
 
 @cache
 def _sources() -> str:
-    """Return a checksum of the library without the lab."""
+    """Return a checksum of the library's core, on which runs depend."""
     folder = Path(stimulus_moo.__file__).parent
-    files = sorted(path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] != "lab")
+    files = sorted(path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] not in _APART)
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 

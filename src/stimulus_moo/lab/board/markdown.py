@@ -24,7 +24,8 @@ with the same budget. All figures are on held-out test data, means over the seed
   metrics. **p** is the exact sign-flip test of Delta m against `auto`, paired by seed (5 seeds: at least 0.0625).
 - **Hypervolume** is that of the test losses of a single model, at the reference point (2, 2).
 - **Equal passes**: a pass is the derivative of one scalar for one sample; the gradients of all S losses take S.
-  **Spent** is the passes used, divided by the budget: a last full anchor may exceed it. **Equal seconds**: the
+  **Spent** is the passes used, divided by the budget: a last pass over all data may exceed it. STIMULUS-M, which
+  begins with such a pass, is left out where two of them exceed the budget. **Equal seconds**: the
   CPU seconds that Adam on the mean takes for its passes, on one thread; each method has the passes that it makes in
   this time, by the speed of its own runs. Budgets that differ by less than 10% are taken as equal.
 - Every method but `auto` has the learning rate with the lowest Delta m on *validation* data, of three rates, and a

@@ -64,6 +64,7 @@ class BoardProblem:
             and the fold if there are folds.
         metrics: test metrics, in the order of ``Made.score``.
         tasks: names of the S losses.
+        samples: number of training samples.
         batch: samples per step.
         passes: budget, in per-sample derivatives of one scalar.
         quick: budget for ``--quick``.
@@ -80,6 +81,7 @@ class BoardProblem:
     make: Callable[[int, Any], Made]
     metrics: tuple[Metric, ...]
     tasks: tuple[str, ...]
+    samples: int
     batch: int
     passes: int
     quick: int

@@ -106,14 +106,15 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def overall(problems: Sequence[Row], kind: str) -> list[Row]:
     """Return the rivals over all problems, best mean rank first.
 
-    Ranks are those of Delta m on each problem. ``p`` is the paired test of Delta m against auto, one pair per problem.
+    Ranks are those of Delta m on each problem; a rival that failed or was left out is last. ``p`` is the paired test of
+    Delta m against auto, one pair per problem.
     """
     chosen = [problem["tables"][kind] for problem in problems if kind in problem["tables"]]
     if not chosen:
         return []
-    names = [row["rival"] for row in chosen[0]]
-    columns = [[math.nan if row["delta_m"] is None else row["delta_m"] for row in rows] for rows in chosen]
-    table = [list(row) for row in zip(*columns, strict=True)]
+    names = list(dict.fromkeys(row["rival"] for rows in chosen for row in rows))
+    columns = [{row["rival"]: row["delta_m"] for row in rows} for rows in chosen]
+    table = [[math.nan if (value := column.get(name)) is None else value for column in columns] for name in names]
     own = table[names.index(AUTO)]
     found: list[Row] = []
     for name, rank, scores in zip(names, mean_rank(table, higher=[False] * len(chosen)), table, strict=True):

@@ -64,7 +64,7 @@ def _print(found: dict[str, Any]) -> None:
     table = Table("Method", "Mean rank", *(problem["name"] for problem in found["problems"]), title=title)
     for row in found["overall"][kind]:
         cells = [
-            next(one["delta_m"] for one in problem["tables"][kind] if one["rival"] == row["rival"])
+            next((one["delta_m"] for one in problem["tables"][kind] if one["rival"] == row["rival"]), None)
             for problem in found["problems"]
         ]
         shown = [number(value, 2) for value in cells]
