@@ -7,14 +7,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from stimulus_moo import delta_m
+from stimulus_moo import InvalidOption, delta_m
 from stimulus_moo.lab.board import cell as cells
 from stimulus_moo.lab.board.board import Board, passes_within, score
 from stimulus_moo.lab.board.cell import run_cell
 from stimulus_moo.lab.board.make import make_board
 from stimulus_moo.lab.board.meter import planned
 from stimulus_moo.lab.board.problem import Metric
-from stimulus_moo.lab.board.problems import PROBLEMS
+from stimulus_moo.lab.board.problems import PROBLEMS, find_problem
 from stimulus_moo.lab.board.rivals import RIVALS
 from stimulus_moo.lab.board.store import Store
 from stimulus_moo.lab.board.summary import overall
@@ -182,3 +182,16 @@ def test_the_command_prints_the_table(monkeypatch, tmp_path):
     wrong = CliRunner().invoke(cli.app, ["board", "toys"])
     assert wrong.exit_code == 2
     assert "there is no problem 'toys'; did you mean 'toy'?" in wrong.stderr
+
+
+def test_any_arff_file_is_a_problem(tmp_path):
+    lines = ["@relation tiny", *(f"@attribute {name} numeric" for name in ("a", "b", "one", "two")), "@data"]
+    generator = torch.Generator().manual_seed(0)
+    rows = [f"{a:.4f},{b:.4f},{a + b:.4f},{a - b:.4f}" for a, b in torch.randn(200, 2, generator=generator).tolist()]
+    file = tmp_path / "tiny.arff"
+    file.write_text("\n".join([*lines, *rows]) + "\n")
+    found = run_cell(f"{file}:2", "adam-mean", None, 0.01, 0, 20_000)
+    assert len(found["test"]) == 2
+    assert max(found["test"]) < 0.3  # of the error of the mean
+    with pytest.raises(InvalidOption, match="there is no problem 'riverflo'; did you mean 'riverflow'"):
+        find_problem("riverflo")

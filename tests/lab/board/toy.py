@@ -48,16 +48,11 @@ def problem(name="toy", **changes):
 NAMES = ("adam-mean", "smgd", "auto")
 
 
-def install(monkeypatch, *problems):
+def install(monkeypatch, *rows):
     """Replace the tables of problems and rivals."""
-    from stimulus_moo.lab.board import cell, make, rivals
-    from stimulus_moo.lab.board import problems as table
+    from stimulus_moo.lab.board import cell, problems, rivals
 
-    rows = {row.name: row for row in problems or (problem(),)}
-    chosen = {name: RIVALS[name] for name in NAMES}
-    for module in (table, cell):
-        monkeypatch.setattr(module, "PROBLEMS", rows)
+    monkeypatch.setattr(problems, "PROBLEMS", {row.name: row for row in rows or (problem(),)})
     for module in (rivals, cell):
-        monkeypatch.setattr(module, "RIVALS", chosen)
-    assert make.table_of_problems.PROBLEMS is rows
-    return rows
+        monkeypatch.setattr(module, "RIVALS", {name: RIVALS[name] for name in NAMES})
+    return problems.PROBLEMS

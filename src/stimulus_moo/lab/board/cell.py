@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from time import process_time
 from typing import Any
 
@@ -14,7 +15,7 @@ from stimulus_moo import NonFiniteError, fit
 from stimulus_moo.data.sources import as_source
 from stimulus_moo.lab.board import scalarised
 from stimulus_moo.lab.board.problem import TUNING_SEED, BoardProblem, Made
-from stimulus_moo.lab.board.problems import PROBLEMS
+from stimulus_moo.lab.board.problems import find_problem
 from stimulus_moo.lab.board.rivals import RIVALS, SINGLE, Rival, Start, single_task
 from stimulus_moo.lab.board.scores import mean_losses
 
@@ -30,7 +31,7 @@ def run_cell(
     """Train and score.
 
     Args:
-        problem: a name of ``PROBLEMS``.
+        problem: a name, see ``find_problem``.
         rival: a name of ``RIVALS``, or ``SINGLE``.
         task: the loss of a single-task model, else None.
         lr: the learning rate; None if the rival needs none.
@@ -43,16 +44,18 @@ def run_cell(
         has ``failed``; ``losses``: test losses, if the problem has a reference point; ``passes`` spent; CPU ``seconds``
         of the training, on one thread.
     """
-    row = PROBLEMS[problem]
+    row = find_problem(problem)
     chosen = RIVALS[rival] if rival != SINGLE else single_task(task or 0)
     made = row.make(seed, data)
     torch.manual_seed(seed)  # dropout
+    torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer imports torch's compiler; that is not training
+    train = _trainer(row, chosen, made, lr, seed, passes)
     start = process_time()
     spent, failed = 0, None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            spent = _train(row, chosen, made, lr, seed, passes)
+            spent = train()
     except NonFiniteError:
         failed = "diverged"
     except Exception as error:
@@ -78,18 +81,21 @@ def _finite(made: Made) -> bool:
     return all(bool(torch.isfinite(parameter).all()) for parameter in made.model.parameters())
 
 
-def _train(row: BoardProblem, rival: Rival, made: Made, lr: float | None, seed: int, passes: int) -> int:
-    """Train, and return the passes spent."""
+def _trainer(
+    row: BoardProblem, rival: Rival, made: Made, lr: float | None, seed: int, passes: int
+) -> Callable[[], int]:
+    """Return a function that trains and returns the passes spent; what is prepared here is not charged."""
     if rival.rule is not None:
         assert lr is not None
         period = max(1, math.ceil(min(passes / _PERIODS, len(as_source(made.data))) / row.batch))
-        rule = rival.rule(Start(len(row.tasks), period, _first_losses(made)))
-        return scalarised.train(made, rule, lr=lr, batch=row.batch, passes=passes, seed=seed)
+        rule = rival.rule(Start(len(row.tasks), period, lambda: _first_losses(made)))
+        return partial(scalarised.train, made, rule, lr=lr, batch=row.batch, passes=passes, seed=seed)
     assert rival.options is not None
     options: Mapping[str, Any] = rival.options(len(row.tasks))
     if lr is not None:
         options = {**options, "lr": lr, "callbacks": [_fall(lr, passes)]}
-    result = fit(
+    train = partial(
+        fit,
         made.model,
         made.losses,
         made.data,
@@ -102,7 +108,7 @@ def _train(row: BoardProblem, rival: Rival, made: Made, lr: float | None, seed: 
         progress=False,
         **options,
     )
-    return result.passes
+    return lambda: train().passes
 
 
 def _fall(lr: float, passes: int) -> Any:

@@ -15,13 +15,13 @@ from rich.console import Console
 
 import stimulus_moo
 from stimulus_moo import MissingDependency
-from stimulus_moo.lab.board import problems as table_of_problems
 from stimulus_moo.lab.board import rivals as table_of_rivals
 from stimulus_moo.lab.board.board import PASSES, SECONDS, Board
 from stimulus_moo.lab.board.cell import run_cell
 from stimulus_moo.lab.board.markdown import markdown
 from stimulus_moo.lab.board.meter import Meter
 from stimulus_moo.lab.board.page import page
+from stimulus_moo.lab.board.problems import find_problem
 from stimulus_moo.lab.board.store import Cell, Store
 from stimulus_moo.lab.board.summary import overall, problem_summary
 from stimulus_moo.lab.data import DataError
@@ -30,7 +30,7 @@ from stimulus_moo.lab.runs.lock import RunLock
 from stimulus_moo.lab.runs.storage import write_json, write_text
 
 _APART = ("lab", "diagnosis", "fronts", "ranking", "integrations", "metrics.py", "__init__.py")
-_VERSION = "1"  # change it when the meaning of a cell changes
+_VERSION = "2"  # change it when the meaning of a cell changes
 FIGURES, MARKDOWN, PAGE = "board.json", "scoreboard.md", "scoreboard.html"
 
 
@@ -46,7 +46,7 @@ def make_board(
     """Run the cells that are missing below ``out``, write the three files there, and return the figures.
 
     Args:
-        names: problems, see ``PROBLEMS``.
+        names: problems, see ``find_problem``.
         out: folder of the cells and the results.
         console: for progress.
         quick: tiny budgets, one seed; the cells are kept apart.
@@ -55,9 +55,10 @@ def make_board(
 
     Raises:
         DataError: there is data for none of the problems.
+        InvalidOption: there is no such problem.
         RunError: another process uses the folder.
     """
-    rows = [table_of_problems.PROBLEMS[name] for name in names]
+    rows = [find_problem(name) for name in names]
     rivals = [rival for rival in table_of_rivals.RIVALS.values() if rival.available]
     missing = [
         f"{rival.name} ({', '.join(rival.needs)})" for rival in table_of_rivals.RIVALS.values() if not rival.available
@@ -96,7 +97,7 @@ def make_board(
 
 def _version(cell: Cell) -> str:
     """Return what a cell depends on: the problem's setting, and for our own methods the library's code."""
-    row, rival = table_of_problems.PROBLEMS[cell["problem"]], table_of_rivals.RIVALS.get(cell["rival"])
+    row, rival = find_problem(cell["problem"]), table_of_rivals.RIVALS.get(cell["rival"])
     code = _sources() if rival is not None and rival.ours else ""
     return f"{_VERSION}, torch {torch.__version__}, {row.setting}, batch {row.batch}, {code}"
 

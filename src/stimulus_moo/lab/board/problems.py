@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from stimulus_moo.lab.board.images import attributes, pairs
 from stimulus_moo.lab.board.letor import FOLDS, mq2008
 from stimulus_moo.lab.board.problem import BoardProblem, Metric
-from stimulus_moo.lab.board.tabular import census, fairness, river_flow, tox21, tox21_encoding
+from stimulus_moo.lab.board.tabular import census, fairness, multi_target, tox21, tox21_encoding
 from stimulus_moo.lab.data.attribute_table import ATTRIBUTES
 from stimulus_moo.lab.data.tox21 import ASSAYS
 
@@ -106,7 +109,7 @@ _TABLE = (
     BoardProblem(
         name="riverflow",
         title="River flow RF1, 8 targets",
-        make=river_flow,
+        make=multi_target(),
         metrics=_each("RRMSE", _FLOWS, higher=False),
         tasks=_FLOWS,
         samples=6_304,
@@ -149,3 +152,26 @@ _TABLE = (
 
 #: By name.
 PROBLEMS: dict[str, BoardProblem] = {problem.name: problem for problem in _TABLE}
+
+
+def find_problem(name: str) -> BoardProblem:
+    """Return a problem by name; ``FILE.arff:S`` is multi-target regression of the last S columns of an ARFF file.
+
+    Raises:
+        InvalidOption: there is no such problem; the message suggests the closest.
+    """
+    from stimulus_moo.lab.cli.names import find  # imports the command line
+
+    path, _, targets = name.rpartition(":")
+    if not path.endswith(".arff") or not targets.isdigit() or int(targets) < 2:
+        return PROBLEMS[find(name, [*PROBLEMS, "FILE.arff:TARGETS"], "problem")]
+    row, tasks = PROBLEMS["riverflow"], tuple(f"target {s}" for s in range(int(targets)))
+    return replace(
+        row,
+        name=name,
+        title=f"{Path(path).stem}, {targets} targets",
+        make=multi_target(path, int(targets)),
+        metrics=_each("RRMSE", tasks, higher=False),
+        tasks=tasks,
+        setting="70/10/20 random split, MLP with layers of 128 and 64; the mean RRMSE is aRRMSE",
+    )

@@ -21,11 +21,11 @@ SINGLE, MEAN, AUTO = "single-task", "adam-mean", "auto"
 
 @dataclass(frozen=True)
 class Start:
-    """What a rule may know before the first step: number of tasks and of periods' steps, and the first losses."""
+    """What a rule may know before the first step: the tasks, the steps of a period, and the losses at the start."""
 
     tasks: int
     period: int
-    losses: list[float]
+    losses: Callable[[], list[float]]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ _SOLVERS = ("torchjd", "qpsolvers", "quadprog")
 #: Every rival but the single-task models, in the order of the page.
 _TABLE = (
     Rival(MEAN, "Adam on the mean loss", rule=lambda start: Scalarisation()),
-    Rival("adam-relative", "Adam on the losses divided by their start", rule=lambda start: Relative(start.losses)),
+    Rival("adam-relative", "Adam on the losses divided by their start", rule=lambda start: Relative(start.losses())),
     Rival("uncertainty", "Kendall et al. 2018, own code", rule=lambda start: Uncertainty(start.tasks)),
     Rival("dwa", "Liu et al. 2019, own code", rule=lambda start: DynamicAverage(start.tasks, start.period)),
     Rival("famo", "Liu et al. 2023, own code", rule=lambda start: Famo(start.tasks)),

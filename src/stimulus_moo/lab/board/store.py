@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -86,7 +87,7 @@ class Store:
         """Return the file of a cell."""
         text = json.dumps([self.version(cell), dict(cell)], sort_keys=True)
         name = f"{cell['rival']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-        return Path(self.folder, cell["problem"], name)
+        return Path(self.folder, re.sub(r"[^\w+-]+", "_", cell["problem"]), name)
 
 
 def _found(path: Path) -> Found:

@@ -159,8 +159,8 @@ def fairness(name: str) -> Make:
 
 
 @lru_cache(maxsize=1)
-def _flows(folder: Any) -> TaskData:
-    return load_riverflow(validation_share=0.1, data=folder)
+def _targets(file: str | None, targets: int, folder: Any) -> TaskData:
+    return load_riverflow(file=file, targets=targets, validation_share=0.1, data=folder)
 
 
 def squared_losses(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -170,16 +170,20 @@ def squared_losses(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     return squared.mean(0)
 
 
-def river_flow(seed: int, folder: Any) -> Made:
-    """Make river flow RF1."""
-    data = _flows(folder)
-    parts, means = {"validation": data.validation, "test": data.test}, data.train[1].mean(0)
-    torch.manual_seed(seed)
-    layers = [nn.Linear(data.train[0].shape[1], 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU()]
-    model = MultiHead(nn.Sequential(*layers), nn.Linear(64, len(data.tasks)))
+def multi_target(file: str | None = None, targets: int = 8) -> Make:
+    """Return the function that makes a problem of multi-target regression: an ARFF file of Mulan, None for RF1."""
 
-    def score(model: nn.Module, split: str) -> list[float]:
-        inputs, targets = parts[split]
-        return relative_errors(outputs(model, inputs), targets, means)
+    def make(seed: int, folder: Any) -> Made:
+        data = _targets(file, targets, folder)
+        parts, means = {"validation": data.validation, "test": data.test}, data.train[1].mean(0)
+        torch.manual_seed(seed)
+        layers = [nn.Linear(data.train[0].shape[1], 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU()]
+        model = MultiHead(nn.Sequential(*layers), nn.Linear(64, len(data.tasks)))
 
-    return Made(model, squared_losses, data.train, score, shared=model.shared_parameters())
+        def score(model: nn.Module, split: str) -> list[float]:
+            inputs, truth = parts[split]
+            return relative_errors(outputs(model, inputs), truth, means)
+
+        return Made(model, squared_losses, data.train, score, shared=model.shared_parameters())
+
+    return make

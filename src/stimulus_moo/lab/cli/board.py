@@ -12,7 +12,7 @@ from rich.table import Table
 from stimulus_moo.lab.cli.arguments import RUNS, Data
 from stimulus_moo.lab.cli.console import stderr, stdout
 from stimulus_moo.lab.cli.error_handling import handle_errors
-from stimulus_moo.lab.cli.names import find, starting_with
+from stimulus_moo.lab.cli.names import starting_with
 from stimulus_moo.lab.runs.torchrun import refuse_torchrun
 
 
@@ -26,7 +26,9 @@ def _complete(incomplete: str) -> list[str]:
 def board(
     problems: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PROBLEM]...", help="Problems; default: all.", autocompletion=_complete),
+        typer.Argument(
+            metavar="[PROBLEM]...", help="Problems, or FILE.arff:TARGETS; default: all.", autocompletion=_complete
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny budgets and one seed, about ten minutes; the figures mean nothing.")
@@ -46,9 +48,8 @@ def board(
     from stimulus_moo.lab.runs.storage import write_text
 
     refuse_torchrun("the scoreboard")
-    names = [find(name, PROBLEMS, "problem") for name in problems or PROBLEMS]
     workers = processes or os.cpu_count() or 1
-    found = make_board(names, out, stderr(), quick=quick, data=data, workers=workers)
+    found = make_board(problems or list(PROBLEMS), out, stderr(), quick=quick, data=data, workers=workers)
     if page is not None:
         write_text(page, (out / MARKDOWN).read_text(encoding="utf-8"))
     _print(found)
