@@ -128,6 +128,7 @@ def test_gramian_in_chunks_is_the_gramian(
     columns: int, size: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "CHUNK", 2 * size + 1)
+    monkeypatch.setattr(products, "WHOLE", 1)
     rows = Rows([torch.zeros(columns)], size, [True], Storage(dtype=kind))
     values = torch.randn(size, columns, generator=torch.Generator().manual_seed(0)).to(kind)
     for s in range(size):
@@ -139,6 +140,7 @@ def test_gramian_in_chunks_is_the_gramian(
 @pytest.mark.parametrize("size", [2, 9])
 def test_a_gramian_that_overflows_in_float32_is_done_in_float64(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "CHUNK", 2)
+    monkeypatch.setattr(products, "WHOLE", 1)
     rows = Rows([torch.zeros(40)], size, [True])
     rows.load(0, [torch.full((40,), 1e30)])
     rows.load(1, [torch.ones(40)])

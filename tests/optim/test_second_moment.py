@@ -42,7 +42,7 @@ def test_other_estimators_have_the_short_memory(estimator: object) -> None:
 
 def test_an_optimizer_without_beta2_is_refused() -> None:
     mg, _ = made(MiniBatch())
-    with pytest.raises(InvalidOption, match="optimizer must be Adam, AdamW or NAdam, found SGD"):
+    with pytest.raises(InvalidOption, match="optimizer must be Adam or AdamW, found SGD"):
         SecondMoment(torch.optim.SGD(mg.objective.parameters, lr=0.1), mg)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stimulus_moo._engine.differentiation import choose
-from stimulus_moo._engine.products import CHUNK
+from stimulus_moo._engine.products import entries_converted
 from stimulus_moo._engine.replay import SMALL
 from stimulus_moo._engine.sketch import SIGNS, WIDTH
 from stimulus_moo.errors import InvalidOption
@@ -205,12 +205,12 @@ def _sketch(store: Store, sizes: _Sizes) -> int:
     evaluation = _evaluation(store, sizes, staged=False, sketched=True) + SIGNS  # they are drawn as bytes
     message = 0 if store.reducer is None else item * entries
     metric = 0 if store.metric is None else sizes.one + sizes.largest  # D^(-1/2), and one gradient times it
-    return item * (entries + SIGNS) + metric + max(evaluation, 8 * min(entries, CHUNK), message)
+    return item * (entries + SIGNS) + metric + max(evaluation, 8 * entries_converted(entries), message)
 
 
 def _weighing(store: Store, sizes: _Sizes) -> tuple[int, int]:
     """Return what the Gramian needs, and the direction with its norm."""
-    chunk = 8 * min(sizes.entries, CHUNK)  # in float64
+    chunk = 8 * entries_converted(sizes.entries)  # in float64
     metric = 0 if store.metric is None else 2 * sizes.one  # D^(-1/2) by parameter, and as one vector
     return chunk + metric, _direction(sizes) + min(chunk, 2 * sizes.point)
 

@@ -1,37 +1,43 @@
 """Products with the rows of a matrix: M M^T in float64, and weighted sums of rows."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 17  # entries converted at a time, on the CPU: they stay in its cache
+#: entries converted at a time on the CPU: they stay in its cache, and torch converts so few without its threads, which
+#: would wait for those of the matrix product
+CHUNK = 1 << 15
+
+#: up to this many entries are converted at once
+WHOLE = 4 * CHUNK
 
 
 def gramian_of(matrix: Tensor, roots: Tensor | None = None) -> Tensor:
     """Return M M^T in float64; entries are converted before they are multiplied, since float32 products may underflow.
 
     With ``roots``, one number per column by which the entries are multiplied, it is M diag(roots)^2 M^T.
-
-    On the CPU, NumPy converts the chunks. Torch would do it in threads, which slow down those of the matrix product.
     """
     rows, columns = matrix.shape
-    if rows * columns <= CHUNK:
+    if rows * columns <= WHOLE:
         whole = matrix.double() if roots is None else matrix.double() * roots
         return whole @ whole.T
     width = _width(matrix)
-    if matrix.device.type != "cpu":
-        scales = [1.0] * columns if roots is None else roots.split(width)
-        parts = (part.double() * scale for part, scale in zip(matrix.split(width, dim=1), scales, strict=False))
-        return torch.stack([part @ part.T for part in parts]).sum(0)
-    total, buffer = np.zeros((rows, rows)), np.empty((rows, width))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start, part in zip(range(0, columns, width), matrix.split(width, dim=1), strict=True):
-            chunk = buffer[:, : part.shape[1]]
-            np.copyto(chunk, (part.float() if part.dtype is torch.bfloat16 else part).numpy())
-            if roots is not None:
-                chunk *= roots[start : start + width].numpy()
-            total += chunk @ chunk.T
-    return torch.from_numpy(total)
+    buffer = torch.empty(rows, width, dtype=torch.float64, device=matrix.device)
+    total = torch.zeros(rows, rows, dtype=torch.float64, device=matrix.device)
+    for start, part in zip(range(0, columns, width), matrix.split(width, dim=1), strict=True):
+        chunk = buffer[:, : part.shape[1]].copy_(part)
+        if roots is not None:
+            chunk *= roots[start : start + width]
+        total.addmm_(chunk, chunk.T)
+    return total
+
+
+def entries_converted(entries: int) -> int:
+    """Return how many entries of a matrix are in float64 at a time, on the CPU.
+
+    >>> entries_converted(1000), entries_converted(10**9) == CHUNK
+    (1000, True)
+    """
+    return entries if entries <= WHOLE else CHUNK
 
 
 def combination_of(matrix: Tensor, weights: Tensor) -> Tensor:
@@ -47,4 +53,4 @@ def combination_of(matrix: Tensor, weights: Tensor) -> Tensor:
 
 def _width(matrix: Tensor) -> int:
     """Return how many columns are converted at a time; large chunks keep an accelerator busy."""
-    return max(1, (CHUNK if matrix.device.type == "cpu" else 32 * CHUNK) // len(matrix))
+    return max(1, (CHUNK if matrix.device.type == "cpu" else 128 * CHUNK) // len(matrix))

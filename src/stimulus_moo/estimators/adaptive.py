@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from stimulus_moo._engine.observation import Observation
+from stimulus_moo._engine.running_means import running_means
 from stimulus_moo.anchors import Anchor, as_anchor
 from stimulus_moo.errors import StateMismatch
 from stimulus_moo.estimators.base import DIFFERENCE, Estimator, Update
@@ -165,11 +166,13 @@ class Adaptive(Estimator):
         self.spent += observation.gradients
         self.size = observation.samples
         losses: Sequence[float] = observation.losses.tolist()
-        self.fast = _means(self.fast, losses, FAST)
-        self.slow = _means(self.slow, losses, SLOW)
-        self.level = _means(self.level, [abs(loss) for loss in losses], SLOW)
+        self.fast = running_means(self.fast, losses, FAST)
+        self.slow = running_means(self.slow, losses, SLOW)
+        self.level = running_means(self.level, [abs(loss) for loss in losses], SLOW)
         if observation.change is not None:
-            (self.change,) = _means(None if self.change is None else [self.change], [observation.change**2], SHORT)
+            (self.change,) = running_means(
+                None if self.change is None else [self.change], [observation.change**2], SHORT
+            )
             if self.first is None and self.count > FIRST:
                 self.first = self.change
 
@@ -177,21 +180,9 @@ class Adaptive(Estimator):
         """Update the mean square of a batch's gradient."""
         super().record(sq_norm, anchored=anchored)
         if not self.recursive:
-            (self.noise,) = _means(None if self.noise is None else [self.noise], [sq_norm], FAST)
+            (self.noise,) = running_means(None if self.noise is None else [self.noise], [sq_norm], FAST)
 
     def _change(self, *, recursive: bool) -> None:
         self.recursive, self.count, self.spent = recursive, 0, 0
         self.change = self.first = None
         self.entry = self.fast if recursive else None
-
-
-def _means(old: list[float] | None, new: Sequence[float], memory: float) -> list[float]:
-    """Return running means; a loss without a count is NaN and leaves its mean, which is infinite before the first."""
-    means = [math.inf] * len(new) if old is None else old
-    return [_mean(mean, value, memory) for mean, value in zip(means, new, strict=True)]
-
-
-def _mean(old: float, new: float, memory: float) -> float:
-    if math.isnan(new):
-        return old
-    return memory * old + (1.0 - memory) * new if math.isfinite(old) else new

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch.optim import Adam, NAdam, Optimizer
+from torch.optim import Adam, Optimizer
 
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.multigradient import MultiGradient
@@ -26,7 +26,7 @@ class SecondMoment:
     It attaches itself to the optimizer; the loop stays as it is. ``fit`` uses it for ``auto``.
 
     Args:
-        optimizer: Adam, AdamW or NAdam.
+        optimizer: Adam or AdamW.
         multigradient: the ``MultiGradient`` that fills the gradients.
 
     Raises:
@@ -47,8 +47,8 @@ class SecondMoment:
 
     def __init__(self, optimizer: Optimizer, multigradient: MultiGradient) -> None:
         check_pair(optimizer, multigradient)
-        if not isinstance(optimizer, Adam | NAdam):
-            raise InvalidOption(f"optimizer must be Adam, AdamW or NAdam, found {type(optimizer).__name__}")
+        if not isinstance(optimizer, Adam):
+            raise InvalidOption(f"optimizer must be Adam or AdamW, found {type(optimizer).__name__}")
         self.multigradient = multigradient
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 

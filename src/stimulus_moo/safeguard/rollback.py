@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stimulus_moo._engine.observation import Observation
+from stimulus_moo._engine.running_means import running_means
 from stimulus_moo.errors import StateMismatch
 from stimulus_moo.state import Stateful, check_numbers
 
@@ -15,6 +16,7 @@ SHORTEN, TAKEN_BACK = 0.25, 0.8  # factors of a step and the learning rate, and 
 PATIENCE = 16  # how often one step is taken back at most
 RECOVER = 1.03  # growth of the learning rate per step after a step was taken back
 BRISK, SHORT = 3, 0.7  # it grows BRISK times as fast while ``turn`` is below SHORT
+MEMORY = 0.9  # of the running means
 HURRY, TINY = 1.5, 0.1  # and by the factor HURRY besides while ``turn`` is below TINY
 
 
@@ -97,16 +99,10 @@ class Rollback(Stateful):
         if turn is not None and turn < TINY:
             self.scale = min(self.scale * HURRY, 1.0)
         losses = [abs(loss) for loss in seen.losses.tolist()]
-        level = losses if self.level is None else self.level
-        first = losses if self.first is None else self.first
-        self.first = [
-            _mean(old, new) if not math.isfinite(old) else old for old, new in zip(first, losses, strict=True)
-        ]
-        self.level = [_mean(old, new) for old, new in zip(level, losses, strict=True)]
-
-
-def _mean(old: float, new: float) -> float:
-    """Return the new running mean; a loss without a count is NaN, and one that never had any is infinite."""
-    if math.isnan(new):
-        return math.inf if math.isnan(old) else old
-    return 0.9 * old + 0.1 * new if math.isfinite(old) else new
+        first = running_means(None, losses, MEMORY)
+        self.first = (
+            first
+            if self.first is None
+            else [old if math.isfinite(old) else new for old, new in zip(self.first, first, strict=True)]
+        )
+        self.level = running_means(self.level, losses, MEMORY)

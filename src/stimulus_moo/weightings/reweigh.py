@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
+from stimulus_moo._engine.running_means import running_means
 from stimulus_moo.errors import StateMismatch
 from stimulus_moo.state import Stateful, check_numbers
 
@@ -102,8 +103,7 @@ class WhenRising(Reweigh):
         self, losses: Sequence[float], before: Sequence[float] | None, passes: int, *, solved: bool, anchored: bool
     ) -> None:
         """Update the means; a solve begins new ones."""
-        level = self.level or list(losses)
-        self.level = [self._level(old, new) for old, new in zip(level, losses, strict=True)]
+        self.level = running_means(self.level, losses, self.MEMORY)
         if solved:
             self.spent, self.cost, self.reference = 0, passes, self.level
             self.count, self.mean, self.squares = 0, None, None
@@ -113,12 +113,6 @@ class WhenRising(Reweigh):
         if was is not None and not anchored:
             changes = [new - old for new, old in zip(losses, was, strict=True)]
             self._add([change if math.isfinite(change) else 0.0 for change in changes])
-
-    def _level(self, old: float, new: float) -> float:
-        """Return the running mean; a loss without a count is NaN, and one that never had any minus infinity."""
-        if math.isnan(new):
-            return -math.inf if math.isnan(old) else old
-        return self.MEMORY * old + (1.0 - self.MEMORY) * new if math.isfinite(old) else new
 
     def _add(self, changes: Sequence[float]) -> None:
         self.count += 1
