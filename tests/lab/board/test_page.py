@@ -27,7 +27,7 @@ def test_the_page_draws_and_fits_a_phone(page, tmp_path):
         assert title == "Toy <one>"
         second = "const s = document.getElementById('problem'); s.value = 'two'; s.dispatchEvent(new Event('change'));"
         driver.execute_script(second)
-        assert driver.execute_script("return document.getElementById('setting').textContent").startswith("Toy <two>")
+        assert driver.execute_script("return document.getElementById('setting').textContent").startswith("Toy <two>: ")
         for theme in ("light", "dark"):
             with as_phone(driver, theme):
                 driver.get(page.as_uri())

@@ -90,7 +90,8 @@ def _about(problem: Mapping[str, Any]) -> str:
         f"{name} {number(value, 4)}" for name, value in zip(problem["metrics"], problem["baseline"], strict=True)
     )
     return (
-        f"{problem['setting']}. Batches of {problem['batch']}, {problem['seeds']} seeds, budget {limits}. "
+        f"{problem['setting'][0].upper()}{problem['setting'][1:]}. Batches of {problem['batch']}, seeds: "
+        f"{problem['seeds']}, budget {limits}. "
         f"Single-task models ({problem['baseline_seconds']:.1f} CPU seconds for all): {values}.\n"
     )
 
