@@ -10,6 +10,7 @@ from torch import nn
 
 from stimulus_moo import Balanced, InvalidOption, MiniBatch, MultiGradient
 from stimulus_moo.diagnosis import diagnose
+from stimulus_moo.diagnosis.diagnose import _verdict
 from stimulus_moo.diagnosis.gradients import look
 
 from .cases import CASES, SIZES, squared
@@ -119,6 +120,21 @@ def test_text_and_page_say_the_same(tmp_path):
     assert "&lt;sales&gt;" in page
     assert "<sales>" not in page
     assert "auto would weigh" in page
+
+
+@pytest.mark.parametrize(
+    ("auto", "mean", "word"),
+    [
+        ([1.0, 2.0], [1.0, 3.0], "paid"),
+        ([1.0, 3.0], [1.0, 2.0], "did not pay"),
+        ([1.0, 3.0], [2.5, 2.9], "helped some losses and hurt others"),
+        ([1.0, 2.0], [1.0, 2.0], "made no difference"),
+    ],
+)
+def test_the_verdict_compares_means_and_worst_losses(auto, mean, word):
+    tests = {"auto": auto, "mean": mean, "alone": [1.0, 1.0]}
+    assert _verdict(tests, aligned=False).startswith(f"Multi-objective weights {word} in the trial")
+    assert "did not show" in _verdict({**tests, "auto": [math.nan, 1.0]}, aligned=False)
 
 
 def test_wrong_arguments_are_refused():

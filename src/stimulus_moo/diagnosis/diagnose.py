@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from stimulus_moo.options import positive_integer, seed_number
 
 _BATCHES = 16  # at every point
 _POINTS = (0.5, 1.0)  # of the run on the mean loss, besides the start
-_PAYS = 0.01  # relative gain of the worst task
+_PAYS = 0.01  # relative gain that counts
 
 
 def diagnose(
@@ -126,23 +127,26 @@ def _diagnosis(
 
 
 def _verdict(tests: dict[str, list[float]], *, aligned: bool) -> str:
-    """Return whether multi-objective training pays: the worst task of auto against that of the mean."""
-    worst = {
-        kind: max(
-            (value / base for value, base in zip(tests[kind], tests["alone"], strict=True) if base > 0),
-            default=math.nan,
-        )
-        for kind in ("mean", "auto")
+    """Return whether multi-objective training paid: held-out losses relative to each loss trained alone."""
+    ratios = {
+        kind: [value / base for value, base in zip(tests[kind], tests["alone"], strict=True) if base > 0.0]
+        for kind in ("auto", "mean")
     }
-    mean, auto = worst["mean"], worst["auto"]
-    if math.isnan(mean) or math.isnan(auto):
+    if not ratios["auto"] or any(map(math.isnan, (*ratios["auto"], *ratios["mean"]))):
         return "The trial did not show whether multi-objective weights help."
-    figures = f"the worst task's held-out loss is {auto:.3g} times its own best with auto, {mean:.3g} times on the mean"
-    if auto < (1.0 - _PAYS) * mean:
-        return f"Multi-objective weights paid in the trial: {figures}."
-    if auto > (1.0 + _PAYS) * mean or aligned:
-        return f"Multi-objective weights did not pay in the trial: {figures}."
-    return f"Multi-objective weights made no difference in the trial: {figures}."
+    pairs = [[statistics.fmean(found), max(found)] for found in ratios.values()]
+    (auto, worst), (mean, worst_mean) = pairs
+    figures = (
+        f"relative to each loss trained alone, held-out losses are {auto:.3g} times as high on average, {worst:.3g} "
+        f"times for the worst, with auto; {mean:.3g} and {worst_mean:.3g} times on the mean"
+    )
+    gains = [own < (1.0 - _PAYS) * other for own, other in zip(*pairs, strict=True)]
+    costs = [own > (1.0 + _PAYS) * other for own, other in zip(*pairs, strict=True)]
+    if any(gains):
+        word = "helped some losses and hurt others" if any(costs) else "paid"
+    else:
+        word = "did not pay" if any(costs) or aligned else "made no difference"
+    return f"Multi-objective weights {word} in the trial: {figures}."
 
 
 def _choices(names: Sequence[str], trials: Trials, looks: Sequence[Look]) -> list[str]:
