@@ -41,7 +41,9 @@ def markdown(board: Mapping[str, Any]) -> str:
     parts = [_INTRODUCTION, _origin(board)]
     for kind in (SECONDS, PASSES):
         if board["overall"][kind]:
-            parts += [f"## All problems, {_TITLES[kind]}\n", _verdict(board["overall"][kind]), _overall(board, kind)]
+            parts.append(f"## All problems, {_TITLES[kind]}\n")
+            parts += [] if board["quick"] else [_verdict(board["overall"][kind])]
+            parts.append(_overall(board, kind))
     for problem in board["problems"]:
         parts += [f"## {problem['title']}\n", _about(problem)]
         for kind in (SECONDS, PASSES):
