@@ -57,7 +57,7 @@ def test_famo_equals_its_literal_rule():
         assert math.isclose(rule.combine(LOSSES).item(), expected, rel_tol=1e-5, abs_tol=1e-6)
         delta = [math.log(LOSSES[s]) - math.log(after[s]) for s in range(2)]
         average = sum(z[s] * delta[s] for s in range(2))
-        gradient = torch.stack([z[s] * (delta[s] - average) for s in range(2)]) + 1e-3 * w  # softmax, weight decay
+        gradient = torch.stack([z[s] * (delta[s] - average) for s in range(2)]) + 0.01 * w  # softmax, weight decay
         mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
         w = w - 0.025 * (mean / (1 - 0.9**t)) / ((square / (1 - 0.999**t)).sqrt() + 1e-8)
         rule.after(LOSSES, lambda: after)

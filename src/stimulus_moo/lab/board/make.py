@@ -30,7 +30,7 @@ from stimulus_moo.lab.runs.lock import RunLock
 from stimulus_moo.lab.runs.storage import write_json, write_text
 
 _APART = ("lab", "diagnosis", "fronts", "ranking", "integrations", "metrics.py", "__init__.py")
-_VERSION = "2"  # change it when the meaning of a cell changes
+_VERSION = "3"  # change it when the meaning of a cell changes
 FIGURES, MARKDOWN, PAGE = "board.json", "scoreboard.md", "scoreboard.html"
 
 

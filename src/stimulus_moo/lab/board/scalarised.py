@@ -100,12 +100,13 @@ class Famo(Scalarisation):
     """FAMO (Liu, Feng, Stone and Liu, 2023): minimise c sum_s z_s log f_s, z = softmax(w), c = 1 / sum_s (z_s / f_s).
 
     After a step with the losses f before and f' after it on the same batch, Adam (learning rate 0.025, weight decay
-    0.001) steps on w with the gradient of sum_s z_s (log f_s - log f'_s), as in the authors' code.
+    0.01, the defaults of the authors' code) steps on w with the gradient of sum_s z_s (log f_s - log f'_s). Departure:
+    their code can clip the gradient of the shared parameters at norm 1; here it is not clipped, as for all rivals.
     """
 
     def __init__(self, tasks: int) -> None:
         self.w = torch.zeros(tasks, requires_grad=True)
-        self.optimizer = torch.optim.Adam([self.w], lr=0.025, weight_decay=1e-3)
+        self.optimizer = torch.optim.Adam([self.w], lr=0.025, weight_decay=0.01)
 
     def combine(self, losses: Tensor) -> Tensor:
         """Return the weighted sum of the logarithms."""
