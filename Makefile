@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check 
 # One thread each: the models are small, and threads that wait for each other are slower on a busy machine.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test quick lint bench faults soak reproduce docs picture clean
+.PHONY: board demo test quick lint bench faults soak reproduce docs picture clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.lab: pyproject.toml constraints.txt
@@ -22,6 +22,10 @@ $(VENV)/.dev: $(VENV)/.lab
 
 $(VENV)/.bench: $(VENV)/.dev
 	@$(PIP) -e ".[bench]"
+	@touch $@
+
+$(VENV)/.board: $(VENV)/.lab
+	@$(PIP) -e ".[board]"
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.dev
@@ -52,6 +56,10 @@ quick: $(VENV)/.dev  ## the core without slow tests, under 90 seconds on 2 cores
 # `make bench BENCH="step_cost solver"`.
 bench: $(VENV)/.bench  ## the benchmarks against peers, into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# Up to six hours on two cores; it goes on where it stopped. Some: `make board BOARD="compas riverflow"`.
+board: $(VENV)/.board  ## every method on real problems at equal budgets, into runs/board and docs/scoreboard.md
+	$(BIN)/stimulus-moo board $(BOARD) --page docs/scoreboard.md
 
 # All but the soak, half an hour, or some: `make faults FAULTS="kills disks"`.
 faults: $(VENV)/.fuzz  ## kills, full disks, junk and hostile files, into docs/reliability.md

@@ -29,6 +29,7 @@ NAMES = (
     "memory",
     "anchor",
     "distributed",
+    "split_models",
     "end_to_end",
     "solver",
     "ranking",

@@ -84,7 +84,7 @@ def rows(quick: bool = False) -> list[list[object]]:
 
 
 def _traffic(case: Case, ranks: int, way: str, steps: int) -> list[list[object]]:
-    found = _together(_count, ranks, case, way, steps)
+    found = together(_count, ranks, case, way, steps)
     size = Size(case.objectives, case.size, found[0]["entries"])
     sent, modelled = found[0]["sent"], model_bytes(size, ranks, way)
     held, expected = found[0]["held"] / (4 * size.entries), model_rows(ranks, way)
@@ -104,7 +104,7 @@ def _wire(found: list[dict[str, Any]], ranks: int) -> str:
 
 
 def _speed(case: Case, blocks: int, *, barred: bool) -> list[object]:
-    timings = Timings(_together(_time, 2, case, blocks)[0])
+    timings = Timings(together(_time, 2, case, blocks)[0])
     ratio = timings.ratio("one", "two")
     figures = f"{milliseconds(timings['two'])} ms against {milliseconds(timings['one'])} ms"
     met = verdict(ratio.median >= 1.5, f"{ratio.median:.2f}") if barred else ""
@@ -207,7 +207,7 @@ def _carried() -> int | None:
     return next((int(line.split()[9]) for line in lines if line.split(":")[0].strip() == "lo"), None)
 
 
-def _together(function: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]:
+def together(function: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]:
     """Return the results of a function in each of ``ranks`` joined processes."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "stimulus_moo"])

@@ -30,6 +30,7 @@ _GRID = (0.001, 0.003, 0.01, 0.03)
 _EVALUATION_BATCH = 8192
 _FAILED = 1e9  # loss and stationarity after a run has failed
 _FOLDER = Path("runs/benchmarks/hands-free")
+_BESIDE = {"lab", "ranking", "fronts", "integrations"}  # rooms that the core does not import
 
 AUTO, MEAN, RELATIVE, UPGRAD = "auto", "Adam, mean", "Adam, relative", "Adam, UPGrad"
 #: methods whose learning rate is tuned
@@ -155,7 +156,7 @@ def _version(method: str) -> str:
     if method != AUTO:
         return version
     folder = Path(stimulus_moo.__file__).parent
-    sources = sorted(path for path in folder.rglob("*.py") if "lab" not in path.relative_to(folder).parts)
+    sources = sorted(path for path in folder.rglob("*.py") if not _BESIDE & set(path.relative_to(folder).parts))
     return f"{version}, {hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()}"
 
 

@@ -140,16 +140,16 @@ def measure(name: str, objectives: int, side: str) -> dict[str, int]:
     """Return bytes: the peak above the model, the memory held after the last step, and the library's estimate."""
     case = _BUILD[name](objectives)
     if side in (_BASELINE, _SINGLE):
-        peak, held = _traced(lambda: _one_row(case, retain=side == _BASELINE), 1)
+        peak, held = traced(lambda: _one_row(case, retain=side == _BASELINE), 1)
         return {"peak": peak, "held": held}
     if side not in _OURS:
         step: Any = WeightedSum(case) if side == _SUM else TorchJDStep(case, **TORCHJD[side])
-        peak, held = _traced(step, 2)  # nothing is kept, so the second step equals the first
+        peak, held = traced(step, 2)  # nothing is kept, so the second step equals the first
         return {"peak": peak, "held": held}
     run = _OURS[side]
     step = OurStep(case, points=run.points, **run.options)
     estimate = step.multigradient.memory_estimate(case.batch).total
-    peak, held = _traced(step, run.steps, before=run.before)
+    peak, held = traced(step, run.steps, before=run.before)
     found = {"peak": peak, "held": held}
     return found if run.before else {**found, "estimate": estimate}  # it also bounds what was made before
 
@@ -165,7 +165,7 @@ def _let_go(parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
-def _traced(function: Callable[[], object], calls: int, before: int = 0) -> tuple[int, int]:
+def traced(function: Callable[[], object], calls: int, before: int = 0) -> tuple[int, int]:
     """Return the peak and the final value of the sum of all allocations and releases, in bytes.
 
     The peak is that of the last ``calls`` calls; what the ``before`` calls in front of them have left counts.

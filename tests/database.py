@@ -161,7 +161,7 @@ class MethodInfo:
         draws: what the twin must draw exactly as the library does, by the twin's argument: a function of the problem.
         per_objective: the options that hold one number per objective.
         symmetric: permuting the objectives permutes the weights.
-        compares_halves: the method cuts batches in two, which several processes do not.
+        compares_halves: the method cuts batches in two.
         telescopes: an inner step adds the difference of two points and nothing else.
     """
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import stimulus_moo
+from stimulus_moo import plugins
 from stimulus_moo.lab.report.palette import styles_for
 from tests import database
 from tests.database import ENGINES, MethodInfo, check_complete
@@ -94,3 +96,14 @@ def test_its_estimator_takes_the_same_path_in_every_engine(page: dict[str, Any])
 def test_reports_draw_it() -> None:
     styles = styles_for([("stimulus", ""), ("anchored-storm", "")])
     assert styles[0].light != styles[1].light
+
+
+@pytest.mark.usefixtures("page")
+def test_its_plugin_is_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rule,) = [block for block in blocks(DOCS / "add-a-method.md") if "class EqualProjections" in block]
+    (rows,) = [block for block in blocks(DOCS / "add-a-method.md") if "WEIGHTINGS[" in block]
+    (tmp_path / "mine.py").write_text(f"{rule}\n{rows}")
+    monkeypatch.delitem(stimulus_moo.WEIGHTINGS, "equal-projections")
+    plugins.load_file(tmp_path / "mine.py")
+    assert type(stimulus_moo.WEIGHTINGS["equal-projections"]()).__name__ == "EqualProjections"
+    assert stimulus_moo.METHODS.pop("imtl-adam").title == "IMTL-G, Adam"

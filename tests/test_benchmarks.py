@@ -23,6 +23,7 @@ from benchmarks import (
     memory,
     report,
     solver,
+    split_models,
     stages,
     step_cost,
 )
@@ -42,6 +43,7 @@ MODULES = [
     memory,
     anchor,
     distributed,
+    split_models,
     end_to_end,
     solver,
     forced,
@@ -98,7 +100,7 @@ def test_memory_of_a_known_function() -> None:
         kept.append(torch.empty(1000))
         torch.empty(3000)
 
-    assert memory._traced(allocate, 2) == (4 * (2 * 1000 + 3000), 4 * 2 * 1000)
+    assert memory.traced(allocate, 2) == (4 * (2 * 1000 + 3000), 4 * 2 * 1000)
 
 
 def test_memory_leaves_out_the_peak_of_earlier_calls() -> None:
@@ -108,7 +110,7 @@ def test_memory_leaves_out_the_peak_of_earlier_calls() -> None:
         kept.append(torch.empty(1000))
         torch.empty(9000 if len(kept) == 1 else 3000)
 
-    assert memory._traced(allocate, 2, before=1) == (4 * (3 * 1000 + 3000), 4 * 3 * 1000)
+    assert memory.traced(allocate, 2, before=1) == (4 * (3 * 1000 + 3000), 4 * 3 * 1000)
 
 
 def test_a_cell_that_takes_too_long_or_too_much_is_not_measured() -> None:

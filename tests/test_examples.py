@@ -16,7 +16,7 @@ from tests.database import ENGINES
 
 CHECKED = True  # what users are shown gives no warnings
 EXAMPLES = Path(__file__).parents[1] / "examples"
-RUN_ELSEWHERE = {"lightning_module", "accelerate_loop", "huggingface_trainer"}  # tests/distributed/test_trainers.py
+RUN_ELSEWHERE = {"lightning_module", "accelerate_loop", "huggingface_trainer", "fsdp"}  # in tests/distributed
 
 
 def run(name: str, **options: Any) -> dict[str, Any]:

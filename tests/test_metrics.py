@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -13,9 +16,15 @@ from stimulus_moo import (
     MiniBatch,
     MultiGradient,
     Recursive,
+    delta_m,
     estimator_error,
+    hypervolume,
+    mean_rank,
     measure,
+    paired_test,
     pareto_stationarity,
+    relative_changes,
+    worst_task,
 )
 from tests.database import Point, TorchProblem
 from tests.reference import twins
@@ -97,3 +106,41 @@ def test_batch_size_decides_the_weight_of_a_batch() -> None:
     found = measure(model, losses, batches, batch_size=lambda batch: batch["count"])
     assert found.losses == [4.0]  # (3 * 2 + 1 * 10) / 4
     assert found.stationarity == pytest.approx(4.0)  # the mean slope, 2, squared
+
+
+def test_delta_m_worst_task_and_ranks_against_literal_sums() -> None:
+    values, baseline, higher = [0.9, 0.6, 3.0], [1.0, 0.5, 2.0], [True, True, False]
+    changes = [100 * (1.0 - 0.9) / 1.0, -100 * (0.6 - 0.5) / 0.5, 100 * (3.0 - 2.0) / 2.0]
+    assert relative_changes(values, baseline, higher=higher) == pytest.approx(changes)
+    assert delta_m(values, baseline, higher=higher) == pytest.approx(sum(changes) / 3)
+    assert worst_task(values, baseline, higher=higher) == pytest.approx(50.0)
+    points = relative_changes([0.1], [0.0], higher=[False], scale=[1.0])
+    assert points == pytest.approx([10.0])
+    assert mean_rank([[1.0, math.nan], [2.0, 5.0]], higher=[False, True]) == [1.5, 1.5]  # NaN is last
+
+
+def test_hypervolume_is_the_union_of_boxes() -> None:
+    pytest.importorskip("moocore")
+    assert hypervolume([[0.0, 0.0]], [2.0, 3.0]) == pytest.approx(6.0)
+    assert hypervolume([[0.0, 1.0], [1.0, 0.0], [1.5, 1.5]], [2.0, 2.0]) == pytest.approx(3.0)
+    assert hypervolume([[3.0, 0.0]], [2.0, 2.0]) == 0
+
+
+def test_the_paired_test_counts_sign_flips() -> None:
+    first, second = [1.0, 2.0, 4.0], [0.0, 0.0, 5.0]
+    differences = [1.0, 2.0, -1.0]
+    sums = [sum(s * d for s, d in zip(signs, differences, strict=True)) for signs in product((1, -1), repeat=3)]
+    more, less = (sum(flip * total >= flip * sum(differences) for total in sums) / 8 for flip in (1, -1))
+    assert paired_test(first, second) == pytest.approx(min(1.0, 2 * min(more, less)))
+    assert paired_test([1.0, 2.0], [1.0, 2.0]) == 1.0
+
+
+def test_wrong_comparisons_are_refused() -> None:
+    with pytest.raises(InvalidOption, match=r"found lengths \{'values': 1, 'baseline': 2, 'higher': 1, 'scale': 1\}"):
+        delta_m([1.0], [1.0, 2.0], higher=[True])
+    with pytest.raises(InvalidOption, match=r"baseline\[1\] must not be 0, .* pass scale\[1\]=1\.0"):
+        worst_task([1.0, 1.0], [1.0, 0.0], higher=[True, True])
+    with pytest.raises(InvalidOption, match=r"table needs rows of 2 numbers, as higher has, found \[1\]"):
+        mean_rank([[1.0]], higher=[True, False])
+    with pytest.raises(InvalidOption, match="at least 2, found 1, 1"):
+        paired_test([1.0], [2.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -89,8 +90,9 @@ def test_an_entry_point_is_loaded_when_its_name_is_looked_up(monkeypatch: pytest
     assert fit(nn.Linear(4, 2), losses, X, method="first-only", lr=0.1, steps=2).method == "first-only"
 
 
-def test_the_command_line_takes_a_file(tmp_path: Path) -> None:
+def test_the_command_line_takes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = pytest.importorskip("typer.testing").CliRunner()
+    monkeypatch.setattr("stimulus_moo.lab.report.figures.FIGURES", {})  # they take most of the time
     from stimulus_moo.lab.cli import app
 
     (tmp_path / "mine.py").write_text(PLUGIN)
@@ -102,9 +104,16 @@ def test_the_command_line_takes_a_file(tmp_path: Path) -> None:
     options = ["--quick", "--steps", "4", "--out", str(tmp_path / "run")]
     run = runner.invoke(app, [*plugin, "run", "tiny-digits", "--method", "first-only", *options])
     assert run.exit_code == 0, run.output
+    other = [*options[:-1], str(tmp_path / "run" / "other"), "--method", "smgd", "--weighting", "first-only"]
+    run = runner.invoke(app, [*plugin, "run", "tiny-digits", *other])
+    assert run.exit_code == 0, run.output
+    lines = (tmp_path / "run" / "other" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["weights"] for line in lines] == [[1.0, 0.0]] * 4
     report = runner.invoke(app, [*plugin, "report", str(tmp_path / "run")])
     assert report.exit_code == 0, report.output
-    assert "First only" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "First only" in page
+    assert "SMGD, first-only weights" in page
 
 
 def test_a_file_that_fails_is_told(tmp_path: Path) -> None:

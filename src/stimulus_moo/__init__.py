@@ -37,7 +37,18 @@ from stimulus_moo.estimators import (
 )
 from stimulus_moo.fit import fit
 from stimulus_moo.methods import METHODS, PAPER_METHODS, Method
-from stimulus_moo.metrics import Measurement, estimator_error, measure, pareto_stationarity
+from stimulus_moo.metrics import (
+    Measurement,
+    delta_m,
+    estimator_error,
+    hypervolume,
+    mean_rank,
+    measure,
+    paired_test,
+    pareto_stationarity,
+    relative_changes,
+    worst_task,
+)
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim import DoG, HeavyBall, SecondMoment
 from stimulus_moo.safeguard import Safeguard
@@ -123,11 +134,17 @@ __all__ = [
     "Tracking",
     "Update",
     "Weighting",
+    "delta_m",
     "estimator_error",
     "fit",
+    "hypervolume",
     "kkt_residual",
+    "mean_rank",
     "measure",
     "min_norm_weights",
+    "paired_test",
     "pareto_stationarity",
     "project_simplex",
+    "relative_changes",
+    "worst_task",
 ]

@@ -232,7 +232,7 @@ def fit(
     with closing(checkpoints):
         state = run.group.broadcast(lambda: checkpoints.open(resume))
         if state is not None:
-            take_over(run, state)
+            take_over(run, checkpoints.complete(state, run))
             logger.info("resumed %s at step %d", checkpoints.folder, run.step)
         if run.group.rank == 0:
             checkpoints.accept()

@@ -1,9 +1,10 @@
-"""Measures of progress: Pareto stationarity, losses over a data set, the error of the estimator."""
+"""Measures: Pareto stationarity, losses over a data set, the estimator's error, and comparisons of trained models."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,11 +15,12 @@ from stimulus_moo._engine.loss_names import name_losses
 from stimulus_moo._engine.objective import Losses, Objective
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.solving import weigh
+from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.anchors import FullAnchor
 from stimulus_moo.data.batches import require_batches
-from stimulus_moo.errors import InvalidOption
+from stimulus_moo.errors import InvalidOption, MissingDependency
 from stimulus_moo.estimators import Update
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.weightings import MinNorm
@@ -63,7 +65,7 @@ def measure(
     ([1.0, 9.0], [1.0, 0.0], 4.0)
     """
     objective = Objective(model, losses, micro_batch=micro_batch, batch_size=batch_size, counts=counts)
-    return measure_with(Store(objective, Engine("auto", objective.model)), batches)
+    return measure_with(_new_store(objective), batches)
 
 
 def measure_with(store: Store, batches: Iterable[Any], step: int = 0) -> Measurement:
@@ -122,10 +124,17 @@ def estimator_error(multigradient: MultiGradient, batches: Iterable[Any]) -> Ten
         found += " with kept weights" if multigradient.store.one_row else ""
         raise InvalidOption(f"multigradient must have an estimator that keeps all rows, after a first step, {found}")
     objective = multigradient.objective
-    rows, *_ = _mean_rows(Store(objective, Engine("auto", objective.model)), batches)
+    rows, *_ = _mean_rows(_new_store(objective), batches)
     with torch.no_grad():
         rows.merge(kept, -1.0)
         return rows.sq_norms()
+
+
+def _new_store(objective: Objective) -> Store:
+    """Return a store for this process on its own, or for all over which the model is split."""
+    placement = objective.placement
+    reducer = placement.new_reducer(Storage())
+    return Store(objective, Engine("auto", objective.model, placement), reducer=reducer)
 
 
 def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Rows, Tensor, Account]:
@@ -149,3 +158,139 @@ def _mean_rows(store: Store, batches: Iterable[Any], step: int = 0) -> tuple[Row
     finally:
         snapshot.restore()
     return rows, gramian, transaction.account
+
+
+def relative_changes(
+    values: Sequence[float],
+    baseline: Sequence[float],
+    *,
+    higher: Sequence[bool],
+    scale: Sequence[float | None] | None = None,
+) -> list[float]:
+    """Return the change of every metric against a baseline, in percent of it; a positive change is worse.
+
+    Args:
+        values: one metric per task.
+        baseline: the same metrics of the baseline, usually of single-task models.
+        higher: for each metric, whether larger is better.
+        scale: what a difference is divided by; None for the baseline's absolute value. Give 1.0 for a metric whose best
+            value is 0: its changes are then percentage points.
+
+    Raises:
+        InvalidOption: the lengths differ, or a baseline to divide by is 0.
+
+    >>> [round(change, 6) for change in relative_changes([0.9, 0.55], [0.8, 0.5], higher=[True, False])]
+    [-12.5, 10.0]
+    """
+    scales = [None] * len(values) if scale is None else list(scale)
+    lengths = {"values": len(values), "baseline": len(baseline), "higher": len(higher), "scale": len(scales)}
+    if len(set(lengths.values())) != 1 or not values:
+        raise InvalidOption(f"values, baseline, higher and scale need one entry per metric, found lengths {lengths}")
+    changes = []
+    for s, (value, base, up, size) in enumerate(zip(values, baseline, higher, scales, strict=True)):
+        divisor = abs(base) if size is None else size
+        if divisor == 0:
+            raise InvalidOption(f"baseline[{s}] must not be 0, since changes are divided by it; pass scale[{s}]=1.0")
+        changes.append(100.0 * (base - value if up else value - base) / divisor)
+    return changes
+
+
+def delta_m(
+    values: Sequence[float],
+    baseline: Sequence[float],
+    *,
+    higher: Sequence[bool],
+    scale: Sequence[float | None] | None = None,
+) -> float:
+    """Return Delta m in percent, the mean of ``relative_changes``; below 0 is better than the baseline.
+
+    The measure of Maninis et al. (2019): (1/K) sum_k (-1)^h_k (M_k - B_k) / B_k, where h_k is 1 if larger is better.
+
+    >>> round(delta_m([0.9, 0.55], [0.8, 0.5], higher=[True, False]), 6)
+    -1.25
+    """
+    return float(np.mean(relative_changes(values, baseline, higher=higher, scale=scale)))
+
+
+def worst_task(
+    values: Sequence[float],
+    baseline: Sequence[float],
+    *,
+    higher: Sequence[bool],
+    scale: Sequence[float | None] | None = None,
+) -> float:
+    """Return the largest of ``relative_changes``: how much the task that fares worst has lost, in percent.
+
+    >>> round(worst_task([0.9, 0.55], [0.8, 0.5], higher=[True, False]), 6)
+    10.0
+    """
+    return max(relative_changes(values, baseline, higher=higher, scale=scale))
+
+
+def mean_rank(table: Sequence[Sequence[float]], *, higher: Sequence[bool]) -> list[float]:
+    """Return the mean rank of every row over the columns; 1 is best, equal values share their mean rank.
+
+    Args:
+        table: one row per method, one column per metric; NaN ranks last.
+        higher: for each column, whether larger is better.
+
+    Raises:
+        InvalidOption: a row does not have one number per column.
+
+    >>> mean_rank([[0.9, 3.0], [0.8, 2.0], [0.8, 4.0]], higher=[True, False])
+    [1.5, 1.75, 2.75]
+    """
+    from scipy.stats import rankdata
+
+    if any(len(row) != len(higher) for row in table) or not table:
+        raise InvalidOption(f"table needs rows of {len(higher)} numbers, as higher has, found {[*map(len, table)]}")
+    costs = np.where(np.asarray(higher), -1.0, 1.0) * np.asarray(table, dtype=np.float64)
+    ranks = rankdata(np.where(np.isnan(costs), np.inf, costs), axis=0)
+    means: list[float] = ranks.mean(axis=1).tolist()
+    return means
+
+
+def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
+    """Return the volume between losses and a reference point that at least one of the points dominates.
+
+    Args:
+        points: losses of trained models, one row each; smaller is better.
+        reference: one number per loss.
+
+    Raises:
+        MissingDependency: moocore is not installed.
+
+    >>> hypervolume([[0.5, 1.0], [1.0, 0.5]], [2.0, 2.0])
+    2.0
+    """
+    try:
+        import moocore
+    except ImportError:
+        raise MissingDependency("hypervolume needs moocore: pip install 'stimulus-moo[lab]'") from None
+    return float(moocore.hypervolume(np.asarray(points, dtype=np.float64), ref=list(reference)))
+
+
+def paired_test(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the two-sided p-value that paired numbers differ in their mean: the sign-flip permutation test.
+
+    It is exact up to 13 pairs, and then uses 9,999 random sign flips with a fixed seed. With n pairs the smallest
+    p-value is 2^(1-n): 0.0625 for 5 seeds.
+
+    Raises:
+        InvalidOption: the lengths differ, or there are fewer than 2 pairs.
+
+    >>> paired_test([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 4.0, 6.0, 8.0, 10.0])
+    0.0625
+    """
+    from scipy.stats import permutation_test
+
+    if len(first) != len(second) or len(first) < 2:
+        raise InvalidOption(
+            f"first and second need the same number of values, at least 2, found {len(first)}, {len(second)}"
+        )
+    differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    if not differences.any():
+        return 1.0
+    mean = lambda sample, axis: sample.mean(axis=axis)  # noqa: E731
+    test = permutation_test((differences,), mean, permutation_type="samples", rng=np.random.default_rng(0))
+    return float(test.pvalue)

@@ -46,7 +46,8 @@ class MultiGradient(Inspection):
     Ctrl-C while the finished step is being written takes effect after it: that step counts as made.
 
     Args:
-        model: a ``torch.nn.Module``, also one from ``torch.compile``; names in states are those of the original.
+        model: a ``torch.nn.Module``, also one from ``torch.compile``; names in states are those of the original. One
+            that FSDP2 (``fully_shard``) has split is evaluated by all processes of its mesh together.
         losses: ``losses(model, batch)`` returns the S mean losses, as a tuple of 0-d tensors, a 1-D tensor, or a dict,
             whose names then appear in ``Step``, histories, logs and errors.
         estimator: how gradients are estimated, e.g. ``Recursive(anchor, period)``.
@@ -125,7 +126,7 @@ class MultiGradient(Inspection):
     ) -> None:
         self.exclusive = Exclusive()
         self._group, self._shard = find_group(process_group, shard), shard
-        check_estimator(estimator, self._group.size)
+        check_estimator(estimator)
         self.estimator = estimator
         self.weighting = as_weighting(MinNorm() if weighting is None else find_weighting(weighting))
         self.objective = Objective(
@@ -134,7 +135,7 @@ class MultiGradient(Inspection):
         self.reweigh, self.solving_form = find_rule(reweigh, choice("gramian", gramian, GRAMIANS), estimator)
         self._metric = None if metric is None else Metric(metric)
         self._storage = Storage.checked(rows_dtype, rows_device)
-        self.store = self._new_store(Engine(choice("engine", engine, ENGINES), model))
+        self.store = self._new_store(Engine(choice("engine", engine, ENGINES), model, self.objective.placement))
         #: what a discarded proposal restores
         parts = (estimator, self.weighting, self.reweigh)
         self.stateful_parts: list[Stateful] = [part for part in parts if part is not None and part.has_state()]
@@ -319,6 +320,7 @@ class MultiGradient(Inspection):
         self.store = self._new_store(self.store.engine)
 
     def _new_store(self, engine: Engine) -> Store:
-        reducer = make_reducer(self._group, self._shard, self._storage)
+        placement, halves = self.objective.placement, self.estimator.prepares
+        reducer = make_reducer(self._group, self._shard, self._storage, placement, halves=halves)
         one_row = self.reweigh is not None or not self.weighting.needs_rows
         return Store(self.objective, engine, self._storage, reducer, one_row=one_row, metric=self._metric)

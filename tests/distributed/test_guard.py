@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from stimulus_moo import Filtered, InvalidOption, MultiGradient, Recursive, fit
+from stimulus_moo import fit
 from stimulus_moo._engine import store
 from tests.distributed.launch import values
 from tests.distributed.paths import COLUMNS
-from tests.harness import cut, two_heads, two_losses, vector
+from tests.harness import two_heads, two_losses, vector
 
 
 def train(lr: Any, method: str, shard: bool, staged: bool) -> tuple[Tensor, int, int, int, int]:
@@ -40,17 +40,3 @@ def test_two_processes_are_guarded_as_one(monkeypatch: pytest.MonkeyPatch) -> No
         for end, one in zip(found, expected, strict=True):
             assert torch.allclose(end[0], one[0], rtol=0, atol=1e-9)
             assert end[1:] == one[1:]
-
-
-def refuse() -> list[str]:
-    found = []
-    for estimator in (Filtered(), Recursive(cut(COLUMNS, 20), "auto")):
-        with pytest.raises(InvalidOption) as caught:
-            MultiGradient(two_heads(), two_losses, estimator)
-        found.append(str(caught.value))
-    return found
-
-
-def test_what_compares_halves_is_refused() -> None:
-    for found in values(refuse, 2):
-        assert all("two halves of a batch" in message for message in found)

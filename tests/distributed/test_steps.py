@@ -517,21 +517,6 @@ def test_options_that_cannot_work_with_others() -> None:
         assert "shard must be True or False, found 1" in shard
 
 
-def split_parameters() -> str:
-    from torch.distributed.fsdp import fully_shard
-
-    model = fully_shard(nn.Linear(4, 2), mesh=dist.init_device_mesh("cpu", (2,)))
-    with pytest.raises(InvalidOption) as caught:
-        MultiGradient(model, two_losses, MiniBatch())
-    return str(caught.value)
-
-
-def test_split_parameters_are_refused() -> None:
-    for message in values(split_parameters, 2):
-        assert "parameter 'weight' is a DTensor" in message
-        assert "shard=True" in message
-
-
 def test_distributed_options_need_distributed() -> None:
     for options in ({"shard": True}, {"process_group": "world"}):
         with pytest.raises(InvalidOption, match="init_process_group first"):

@@ -1,25 +1,34 @@
-"""Many processes, one trajectory: every method that can be split, on 2 and 4 processes with unequal shares."""
+"""Many processes, one trajectory: every method on 2 and 4 processes with unequal shares."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from stimulus_moo import InvalidOption
 from tests.database import METHODS
 from tests.distributed.launch import values
 from tests.distributed.paths import PERIOD, Path, follow
 
 STEPS = PERIOD + 3  # two anchors, and inner steps after each
-NAMES = [name for name, info in METHODS.items() if not info.compares_halves]
-OTHERS = [name for name, info in METHODS.items() if info.compares_halves]
+NAMES = list(METHODS)
 
 
 #: sharded on 2 processes: a method for each estimator and each kind of weights
-SHARDED = ("mgd", "smgd", "moco", "moco+", "cr-mogm", "stimulus-m", "stimulus-m+", "page-moo", "vr-scalarisation")
+SHARDED = (
+    "mgd",
+    "smgd",
+    "moco",
+    "moco+",
+    "cr-mogm",
+    "stimulus-m",
+    "stimulus-m+",
+    "page-moo",
+    "vr-scalarisation",
+    "filtered",
+)
 
-#: on 4 processes: an anchor, an adaptive one, a moving average, and rows that are forgotten
-FEW = ("stimulus-m", "stimulus-m+", "moco+", "smgd")
+#: on 4 processes: an anchor, an adaptive one, a moving average, rows that are forgotten, and halves of a batch
+FEW = ("stimulus-m", "stimulus-m+", "moco+", "smgd", "filtered-m")
 
 
 def runs(ranks: int) -> list[tuple[str, bool]]:
@@ -47,18 +56,3 @@ def test_processes_take_the_path_of_one(ranks: int, alone: dict[str, Path]) -> N
             # the processes agree bit for bit
             assert torch.equal(path.points, found[0][name, shard].points)
             assert torch.equal(path.weights, found[0][name, shard].weights)
-
-
-def refusals() -> list[str]:
-    messages = []
-    for name in OTHERS:
-        with pytest.raises(InvalidOption) as caught:
-            follow(name, 1)
-        messages.append(str(caught.value))
-    return messages
-
-
-def test_methods_that_compare_the_halves_of_a_batch_are_refused() -> None:
-    for messages in values(refusals, 2):
-        assert len(messages) == 2
-        assert all("Filtered compares the two halves of a batch" in message for message in messages)

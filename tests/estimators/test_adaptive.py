@@ -1,5 +1,6 @@
 """The adaptive estimator: alone while losses fall, recursive once they stall, and back where differences are large."""
 
+import math
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def test_losses_that_stall_are_followed_by_an_anchor_and_differences_until_these
         kinds.append("anchor" if update.anchor is not None else "difference" if update == DIFFERENCE else "fresh")
         cost = 48 if update.anchor is not None else 24 if update == DIFFERENCE else 12
         rule.learn(_seen(losses=[1.0, 2.0], gradients=cost, anchored=update.anchor is not None, change=0.1))
-        rule.record(1.0, anchored=update.anchor is not None)
+        rule.record(0.1 if update.anchor is not None else 1.0, anchored=update.anchor is not None)
     assert kinds == ["fresh"] * 6 + (["anchor"] + ["difference"] * 2) * 3 + ["anchor"]
 
 
@@ -70,13 +71,13 @@ def test_a_loss_may_be_negative() -> None:
     assert not rule.stalled()
 
 
-def on_trial(cost: int = 480) -> Adaptive:
-    """A rule that has just taken its first anchor; gradients have length 1, batches 6 samples."""
+def on_trial(cost: int = 480, signal: float = 1e-3) -> Adaptive:
+    """A rule that has just taken its first anchor; batches have 6 samples and gradients of length 1."""
     rule = Adaptive([X])
     for t in range(7):
         anchored = rule.update(t).anchor is not None
         rule.learn(_seen(losses=[1.0, 1.0], gradients=cost if anchored else 6, anchored=anchored))
-        rule.record(1.0, anchored=anchored)
+        rule.record(signal if anchored else 1.0, anchored=anchored)
     assert rule.recursive
     return rule
 
@@ -109,6 +110,12 @@ def test_losses_that_rise_end_a_trial() -> None:
     assert lasts(on_trial(), [1e-3] * 30, losses=1.6) < 4
 
 
+def test_an_anchor_with_a_large_gradient_ends_a_trial() -> None:
+    q = 480 / 12
+    assert lasts(on_trial(signal=1.99 / q), [1e-3] * 30) == 30
+    assert lasts(on_trial(signal=2.01 / q), [1e-3] * 30) == 0  # the noise does not dominate
+
+
 def test_a_second_trial_waits_longer_and_is_the_last() -> None:
     rule, trials, since = on_trial(), [], 0
     for t in range(7, 200):
@@ -119,7 +126,7 @@ def test_a_second_trial_waits_longer_and_is_the_last() -> None:
         if update == DIFFERENCE:
             since = 0
         rule.learn(_seen(losses=[1.0, 1.0], gradients=480 if anchored else 6, anchored=anchored, change=float(t)))
-        rule.record(1.0, anchored=anchored)
+        rule.record(1e-3 if anchored else 1.0, anchored=anchored)
     assert trials == [4 * 6 + 1]
     assert rule.failures == 2
     assert not rule.recursive
@@ -135,6 +142,13 @@ def test_streams_use_the_rule_of_storm() -> None:
     assert kinds == [FRESH] * 7 + [STREAM] * 2
 
 
+@pytest.fixture
+def _any_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let anchors have gradients of any length."""
+    monkeypatch.setattr(adaptive, "SIGNAL", math.inf)
+
+
+@pytest.mark.usefixtures("_any_signal")
 @pytest.mark.parametrize("options", [{}, {"reweigh": 4}, {"reweigh": "auto"}, {"reweigh": 4, "gramian": "sketch"}])
 def test_estimates_follow_the_rule_at_a_fixed_point(options: dict[str, Any]) -> None:
     """At a model that does not move, batches stall; from the anchor on the estimate is the full gradient exactly."""
@@ -153,6 +167,7 @@ def test_estimates_follow_the_rule_at_a_fixed_point(options: dict[str, Any]) -> 
         assert mg.passes < 2 * mg.gradients  # some steps differentiate one loss
 
 
+@pytest.mark.usefixtures("_any_signal")
 def test_weights_are_solved_for_where_rows_are_complete() -> None:
     _, mg, optimizer = make(lr=1e-6, reweigh=2)
     kinds = []
@@ -166,6 +181,7 @@ def test_weights_are_solved_for_where_rows_are_complete() -> None:
     assert any(reweighed for reweighed, _, anchored in kinds if anchored)
 
 
+@pytest.mark.usefixtures("_any_signal")
 @pytest.mark.parametrize("stop", [3, 8])
 def test_a_state_continues_bit_for_bit(stop: int) -> None:
     def run(cut: bool) -> tuple[Tensor, int]:
@@ -195,6 +211,7 @@ def test_a_state_continues_bit_for_bit(stop: int) -> None:
         ({"entry": ["a"]}, "entry"),
         ({"failures": -1}, "failures"),
         ({"first": -1.0}, "first"),
+        ({"signal": -1.0}, "signal"),
     ],
 )
 def test_a_wrong_state_is_refused(change: dict[str, Any], message: str) -> None:
@@ -209,6 +226,7 @@ def masked_losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tenso
     return tuple((model(x)[known[:, s], 0] - y[known[:, s], s]).square().mean() for s in range(2))
 
 
+@pytest.mark.usefixtures("_any_signal")
 @pytest.mark.parametrize("first", [0, 2])  # the batch without a label of the second objective
 def test_a_batch_without_labels_leaves_the_means_of_that_objective(first: int) -> None:
     y = Y.clone()

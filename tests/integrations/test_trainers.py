@@ -1,11 +1,13 @@
 """Trainers: a run that is resumed from their checkpoint is the run without a break; what cannot work is refused.
 
-``tests/distributed/test_trainers.py`` runs the examples on one and two processes.
+``tests/distributed/test_trainers.py`` runs these on two processes, and the examples on one and two.
 """
 
 from __future__ import annotations
 
+import importlib
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from stimulus_moo import InvalidOption, Recursive
+from stimulus_moo import InvalidOption, MissingDependency, Recursive
 
 CHECKED = True
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -47,13 +49,28 @@ def lightning_run(folder: Path, epochs: int, start: str | None = None, **options
     return module, trainer
 
 
-def test_lightning_resumes_and_logs_by_name(tmp_path: Path) -> None:
-    straight, trainer = lightning_run(tmp_path, 3)
+Ended = tuple[Tensor, int, int]  # parameters, steps and gradients at the end of a run
+
+
+def ended(model: nn.Module, mg: Any) -> Ended:
+    return vector(model), mg.t, mg.gradients
+
+
+def same(straight: Ended, resumed: Ended) -> bool:
+    return torch.equal(straight[0], resumed[0]) and straight[1:] == resumed[1:]
+
+
+def lightning_resumed(folder: Path, **options: Any) -> tuple[Ended, Ended]:
+    """A run without a break, and one that continues from a checkpoint."""
+    straight, trainer = lightning_run(folder, 3, **options)
     assert {"loss/left", "weight/right", "sq_norm"} <= set(trainer.callback_metrics)
-    lightning_run(tmp_path, 1)
-    resumed, _ = lightning_run(tmp_path, 3, str(tmp_path / "1.ckpt"))
-    assert torch.equal(vector(straight), vector(resumed))
-    assert straight.multigradient.gradients == resumed.multigradient.gradients
+    lightning_run(folder, 1, **options)
+    resumed, _ = lightning_run(folder, 3, str(folder / "1.ckpt"), **options)
+    return ended(straight, straight.multigradient), ended(resumed, resumed.multigradient)
+
+
+def test_lightning_resumes_and_logs_by_name(tmp_path: Path) -> None:
+    assert same(*lightning_resumed(tmp_path))
 
 
 def test_lightning_steps_schedulers_and_clips(tmp_path: Path) -> None:
@@ -88,13 +105,36 @@ def test_lightning_steps_schedulers_and_clips(tmp_path: Path) -> None:
     assert norms == pytest.approx([1e-3] * 3, rel=1e-3)
 
 
+def test_a_lightning_module_is_saved_before_it_is_trained(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+    trained, trainer = lightning_run(tmp_path, 1)
+    options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False, "accelerator": "cpu"}
+    trainer = lightning.Trainer(**options, enable_model_summary=False)
+    module = example("lightning_module")["TwoTasks"](data())
+    trainer.strategy.connect(module)
+    trainer.save_checkpoint(tmp_path / "new.ckpt")
+    assert torch.load(tmp_path / "new.ckpt", weights_only=False)["multigradient"] is None
+    module.on_load_checkpoint(state := torch.load(tmp_path / "1.ckpt", weights_only=False))
+    trainer.save_checkpoint(tmp_path / "again.ckpt")
+    again = torch.load(tmp_path / "again.ckpt", weights_only=False)["multigradient"]
+    assert again["gradients"] == state["multigradient"]["gradients"] == trained.multigradient.gradients > 0
+
+
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
+def test_a_missing_library_is_told(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"stimulus_moo.integrations.{library}", raising=False)
+    with pytest.raises(MissingDependency, match=rf"needs .*: pip install '?{library}"):
+        importlib.import_module(f"stimulus_moo.integrations.{library}")
+
+
 def test_lightning_refuses_accumulation(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     with pytest.raises(Exception, match=r"accumulate_grad_batches"):
         lightning_run(tmp_path, 1, accumulate_grad_batches=2)
 
 
-def accelerate_run(steps: int, start: Path | None = None, save: Path | None = None) -> tuple[Tensor, Any]:
+def accelerate_run(steps: int, start: Path | None = None, save: Path | None = None) -> Ended:
     accelerate = pytest.importorskip("accelerate")
     from stimulus_moo.integrations.accelerate import prepare_multigradient
 
@@ -107,21 +147,24 @@ def accelerate_run(steps: int, start: Path | None = None, save: Path | None = No
     mg = prepare_multigradient(accelerator, model, losses, Recursive(anchor, period=5))
     if start is not None:
         accelerator.load_state(str(start))
+    size = 8 // accelerator.num_processes  # each takes its part of every batch
     for _ in range(steps):
-        first = 8 * (mg.t % 8)
-        mg.backward(data()[first : first + 8])
+        first = 8 * (mg.t % 8) + size * accelerator.process_index
+        mg.backward(data()[first : first + size])
         optimizer.step()
     if save is not None:
         accelerator.save_state(str(save))
-    return vector(model), mg
+    return ended(model, mg)
+
+
+def accelerate_resumed(folder: Path) -> tuple[Ended, Ended]:
+    straight = accelerate_run(12)
+    accelerate_run(7, save=folder / "state")
+    return straight, accelerate_run(5, start=folder / "state")
 
 
 def test_accelerate_resumes(tmp_path: Path) -> None:
-    straight, mg = accelerate_run(12)
-    accelerate_run(7, save=tmp_path / "state")
-    resumed, other = accelerate_run(5, start=tmp_path / "state")
-    assert torch.equal(straight, resumed)
-    assert (mg.t, mg.gradients) == (other.t, other.gradients)
+    assert same(*accelerate_resumed(tmp_path))
 
 
 def test_accelerate_refuses_accumulation() -> None:
@@ -147,16 +190,34 @@ def test_accelerate_logs_by_name() -> None:
     assert tracker.step == 1
 
 
-def test_the_hugging_face_trainer_resumes_and_logs_by_name(tmp_path: Path) -> None:
+def hugging_face_resumed(folder: Path) -> tuple[Ended, Ended]:
     pytest.importorskip("transformers")
     build = example("huggingface_trainer")["build"]
     options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 10, "max_steps": 20}
-    straight = build(str(tmp_path / "a"), **options)
+    straight = build(str(folder / "a"), **options)
     straight.train()
     assert {"loss/left", "weight/right", "sq_norm"} <= set(straight.state.log_history[0])
-    resumed = build(str(tmp_path / "b"), **options)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-10"))
-    assert torch.equal(vector(straight.model), vector(resumed.model))
-    assert straight.multigradient.gradients == resumed.multigradient.gradients
+    resumed = build(str(folder / "b"), **options)
+    resumed.train(resume_from_checkpoint=str(folder / "a" / "checkpoint-10"))
+    return ended(straight.model, straight.multigradient), ended(resumed.model, resumed.multigradient)
+
+
+def test_the_hugging_face_trainer_resumes_and_logs_by_name(tmp_path: Path) -> None:
+    assert same(*hugging_face_resumed(tmp_path))
+
+
+def test_a_trainer_that_has_trained_resumes_too(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    build = example("huggingface_trainer")["build"]
+    trainer = build(str(tmp_path), save_strategy="steps", save_steps=10, max_steps=20)
+    trainer.train()
+    straight = ended(trainer.model, trainer.multigradient)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
+    assert same(straight, ended(trainer.model, trainer.multigradient))
+
+
+def test_the_hugging_face_trainer_refuses_accumulation(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    build = example("huggingface_trainer")["build"]
     with pytest.raises(InvalidOption, match="gradient_accumulation_steps must be 1, found 2; use a larger per_device"):
         build(str(tmp_path / "c"), gradient_accumulation_steps=2)

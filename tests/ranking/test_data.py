@@ -59,7 +59,7 @@ def test_letor_options(tmp_path: Path) -> None:
         (b"1 qid:1 999999999:1\n", "feature indices up to 16,777,216, found 999,999,999"),
         (b"1 qid:1 99999999999999999999999:1\n", "expected a LETOR file"),
         (b"-1 qid:1 1:1\n", "found -1.0 for label 0 in row 0"),
-        (b"nan qid:1 1:1\n", "found nan for label 0"),
+        (b"nan qid:1 1:1\n", "expected finite labels, found NaN"),
         (b"1 qid:1 1:inf\n", "expected finite values"),
         (b"one qid:1 1:1\n", "expected a LETOR file"),
         (b"\x00\xff\xfe qid:\x80 \x00" * 50, "expected a LETOR file"),

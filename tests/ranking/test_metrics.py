@@ -132,7 +132,7 @@ def test_huge_grades_do_not_overflow() -> None:
     ("arguments", "message"),
     [
         (([1, -1], [0.0, 1.0], [0, 0]), "at least 0 .* found -1.0 for label 0 in row 1"),
-        (([1, np.nan], [0.0, 1.0], [0, 0]), "found nan"),
+        (([1, np.inf], [0.0, 1.0], [0, 0]), "found inf"),
         (([1, 0], [0.0, np.nan], [0, 0]), "y_score must hold one finite number per row"),
         (([1, 0], [0.0, 1.0], [0]), r"qid must be one id per row \(2\), found shape \[1\]"),
         (([1, 0], [0.0, 1.0], [0.0, np.nan]), "qid must not be missing"),

@@ -38,7 +38,7 @@ class Rising:
         self.spent, self.cost, self.level, self.changes = 0, 0, None, []
 
     def due(self):
-        if self.spent >= 4 * self.cost:
+        if self.spent >= 9 * self.cost:
             return True
         y = np.array(self.changes)
         if self.spent < self.cost or len(y) < 5:
@@ -58,21 +58,23 @@ class Rising:
 class Stalls:
     """Whether differences are used: once losses stall, in two trials at most."""
 
-    def __init__(self, look, stalled):
-        self.look, self.limit, self.ended = look, stalled, 0
+    def __init__(self, look, stalled, signal):
+        self.look, self.limit, self.most, self.ended = look, stalled, signal, 0
         self.fast = self.slow = self.level = self.noise = None
         self.switch(recursive=False)
 
     def switch(self, *, recursive):
         self.recursive, self.count, self.spent = recursive, 0, 0
-        self.changes, self.begin = [], self.fast
+        self.changes, self.begin, self.signal = [], self.fast, None
 
     def ends(self):
         if self.begin is not None and np.mean((self.fast - self.begin) / self.level) >= 0.2:
             return True
+        q = self.cost / (2 * self.size)
+        if self.signal is not None and q * self.signal > self.most * self.noise:
+            return True
         if len(self.changes) < 5:
             return False
-        q = self.cost / (2 * self.size)
         return q * self.changes[-1] > self.noise and (self.count > q or self.changes[-1] > self.changes[4])
 
     def due(self):
@@ -92,7 +94,7 @@ class Stalls:
     def learn(self, kind, losses, gradients, difference, d):
         self.count += 1
         if kind == "anchor":
-            self.cost, self.spent = gradients, 0
+            self.cost, self.spent, self.signal = gradients, 0, d @ d
         else:
             self.spent += gradients
             self.size = gradients // (2 if kind == "difference" else 1)
@@ -105,7 +107,7 @@ class Stalls:
             self.noise = running(self.noise, d @ d, 0.98)
 
 
-def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, beta1=0.9, eps=1e-8):
+def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, signal=2.0, beta1=0.9, eps=1e-8):
     """Adam's beta2 is 0.95, and 0.995 while differences are used.
 
     Returns the trajectory and the kind of every step: alone, anchor or difference.
@@ -113,7 +115,7 @@ def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, beta1=0.9, eps=
     record, kinds, everything = KeptRecord(x0), [], np.arange(problem.n)
     x = record.x[0]
     beta2, last, r, weights, m, v = 0.95, None, None, None, np.zeros_like(x), np.zeros_like(x)
-    weigh, rising, stalls = BalancedInMetric(), Rising(), Stalls(look, stalled)
+    weigh, rising, stalls = BalancedInMetric(), Rising(), Stalls(look, stalled, signal)
     for t in range(steps):
         kind = stalls.kind(t)
         A = everything if kind == "anchor" else batches[t]

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from stimulus_moo._engine.nonfinite import finite, non_finite_gradient
-from stimulus_moo._engine.objective import reaches_nothing
+from stimulus_moo._engine.nonfinite import non_finite_gradient
 from stimulus_moo._engine.observation import WeightedSum
+from stimulus_moo._engine.placement import reaches_nothing
 from stimulus_moo._engine.rows import Rows
 
 
@@ -60,5 +60,5 @@ class Accumulator:
     def _check(self, objective: int, gradients: Sequence[Tensor]) -> None:
         if not gradients:
             raise reaches_nothing(objective)
-        if (self.side is not None or not self.weight) and not all(map(finite, gradients)):
+        if (self.side is not None or not self.weight) and not self.rows.finite(gradients):
             raise non_finite_gradient(objective, self.step)

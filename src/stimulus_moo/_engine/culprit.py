@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from stimulus_moo._engine.differentiation import rowwise
-from stimulus_moo._engine.nonfinite import finite, non_finite_gradient, too_large
+from stimulus_moo._engine.nonfinite import non_finite_gradient, too_large
 from stimulus_moo._engine.norms import sq_norm_of
 from stimulus_moo._engine.observation import Piece
 from stimulus_moo.errors import NonFiniteError
@@ -26,9 +26,9 @@ def find_culprit(transaction: Transaction, pieces: Sequence[Piece]) -> NonFinite
         with swap or nullcontext():
             for piece in pieces:
                 graphs = objective.evaluate(piece.content, step, piece.counts).present(piece.counts)
-                for s, row in enumerate(rowwise(graphs, objective.parameters)):
+                for s, row in enumerate(rowwise(graphs, objective.model_parameters, objective.placement)):
                     found = [gradient for gradient in row if gradient is not None]
-                    if not all(map(finite, found)):
+                    if not transaction.rows.finite(found):
                         return non_finite_gradient(s, step)
-                    lengths.append(sq_norm_of(found))
+                    lengths += objective.placement.totals([sq_norm_of(found)])
     return too_large(objective.parameters[0].dtype, step, lengths.index(max(lengths)) % len(graphs))

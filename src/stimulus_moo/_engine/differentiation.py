@@ -19,6 +19,7 @@ from stimulus_moo._engine.graphs import half_attention
 from stimulus_moo._engine.hooks import find_python
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.nonfinite import finite
+from stimulus_moo._engine.placement import WHOLE, Placement
 from stimulus_moo.data.partition import ALL
 from stimulus_moo.errors import StimulusWarning
 
@@ -56,15 +57,19 @@ class Jacobian(NamedTuple):
 class Engine:
     """Differentiates S losses with the engine asked for; falls back to ``rowwise``, with one notice, where it fails."""
 
-    def __init__(self, name: str, model: nn.Module) -> None:
+    def __init__(self, name: str, model: nn.Module, placement: Placement = WHOLE) -> None:
         self.name = name
-        self.model = model
+        self.model, self.placement = model, placement
         self._chosen = name == "auto"  # by the rule, not by the user
         self._first = True  # is this the first graph that is looked at?
         self.expected_steps = 0  # how many steps the run has at least, as far as it is known
         self._compiles: dict[int, bool] = {}  # by points: is the step on one loss compiled?
         self.uncompiled = False  # did the last step on a batch run uncompiled, although it was to be compiled?
         self._listened = any(isinstance(module, DistributedDataParallel) for module in model.modules())
+        if placement.rowwise_only is not None:
+            self._listened, self._compiles = True, {1: False, 2: False}
+            if name != "rowwise":
+                self.give_up(placement.rowwise_only)
 
     @property
     def in_use(self) -> str:
@@ -80,7 +85,8 @@ class Engine:
         """
         with full_precision({parameter.device for parameter in parameters}):
             stacked = self._stacked(losses, parameters, hooked)
-            return Jacobian(list(rowwise(losses, parameters)) if stacked is None else (), stacked, mask_of(losses))
+            rows = list(rowwise(losses, parameters, self.placement)) if stacked is None else ()
+            return Jacobian(rows, stacked, mask_of(losses))
 
     def stream(
         self, losses: Sequence[Tensor | None], parameters: Sequence[Tensor], sink: Accumulator, *, hooked: bool = False
@@ -93,7 +99,7 @@ class Engine:
             elif sink.rows.partition == ALL and self.accumulates(parameters):
                 stream(losses, parameters, sink)
             else:
-                for objective, row in enumerate(rowwise(losses, parameters)):
+                for objective, row in enumerate(rowwise(losses, parameters, self.placement)):
                     if losses[objective] is None:
                         sink.skip_row(objective)
                     else:
@@ -215,7 +221,9 @@ def spread(gradients: Sequence[Tensor | None], losses: Sequence[Tensor | None]) 
     return found
 
 
-def rowwise(losses: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Iterator[list[Tensor | None]]:
+def rowwise(
+    losses: Sequence[Tensor | None], parameters: Sequence[Tensor], placement: Placement = WHOLE
+) -> Iterator[list[Tensor | None]]:
     """Yield one row after the other, of None for losses that are None; the graph is freed with the last one.
 
     Works with every model.
@@ -225,7 +233,7 @@ def rowwise(losses: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> It
         if loss is None:
             yield [None] * len(parameters)
             continue
-        gradients = torch.autograd.grad(loss, parameters, retain_graph=objective < last, allow_unused=True)
+        gradients = placement.gradients(loss, parameters, retain_graph=objective < last)
         yield [None if gradient is None else dense(gradient) for gradient in gradients]
 
 
@@ -279,6 +287,12 @@ def stream(losses: Sequence[Tensor | None], parameters: Sequence[Tensor], sink: 
     finally:
         with DeferredInterrupts():
             clean_up()
+
+
+def times(loss: Tensor, factor: float) -> Tensor:
+    """Return a loss multiplied by a number, with its graph."""
+    with torch.enable_grad():
+        return loss * factor
 
 
 def dense(gradient: Tensor) -> Tensor:

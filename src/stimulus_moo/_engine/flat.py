@@ -16,7 +16,8 @@ def can_be_flat(parameters: Sequence[Tensor]) -> bool:
     """Return whether a vector over these parameters fits into one small piece."""
     first = parameters[0]
     return sum(map(Tensor.numel, parameters)) <= MOST and all(
-        parameter.dtype is first.dtype and parameter.device == first.device for parameter in parameters
+        parameter.dtype is first.dtype and parameter.device == first.device and parameter.numel()
+        for parameter in parameters
     )
 
 

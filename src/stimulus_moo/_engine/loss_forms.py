@@ -77,7 +77,9 @@ class SketchedLosses(AllLosses):
 
     def new_rows(self, store: Store, objectives: int) -> AnyRows:
         """Return the S x k sketch."""
-        return Sketch(store.objective.parameters, objectives, store.objective.decisive, store.roots())
+        objective, roots = store.objective, store.roots()
+        own, placement = objective.model_parameters, objective.placement
+        return Sketch(objective.parameters, objectives, objective.decisive, roots, own, placement)
 
 
 class WeightedLoss(LossForm):

@@ -74,7 +74,7 @@ def non_finite_gradient(objective: int, step: int) -> NonFiniteError:
 def check_direction(direction: Sequence[Tensor | None], sq_norm: float, rows: Rows, weights: Tensor, step: int) -> None:
     """Raise NonFiniteError where the weighted sum of finite rows, or its cast to half precision, overflows."""
     narrow = [part for part in direction if part is not None and part.element_size() < 4]
-    if not math.isfinite(sq_norm) or not all(map(finite, narrow)):
+    if not math.isfinite(sq_norm) or not rows.finite(narrow):
         s = int((weights.abs() * rows.sq_norms().sqrt()).argmax())
         kind = next(part.dtype for part in (*narrow, *direction) if part is not None)
         raise too_large(kind, step, s)

@@ -17,6 +17,8 @@ from stimulus_moo._engine.hooks import noticing_retain_grad, registered
 from stimulus_moo._engine.loss_names import label, unpacked
 from stimulus_moo._engine.module_tree import ModuleTree
 from stimulus_moo._engine.nonfinite import non_finite_loss
+from stimulus_moo._engine.norms import distance
+from stimulus_moo._engine.placement import find_placement, reaches_nothing
 from stimulus_moo._engine.precompiled import forget_compiled, gives_buffers_away, is_compiled, keep_buffers, plain_name
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo.data.batches import leading_size, split, tensors
@@ -60,6 +62,12 @@ class Objective:
             raise InvalidOption(f"batch_size must be a function from a batch to its size, found {batch_size!r}")
         check_function(counts)
         self.model = model
+        self.placement = find_placement(model)
+        if counts is not None and not self.placement.independent:
+            raise InvalidOption(
+                f"counts must be None for a model that is split by fully_shard, found {counts!r}; return means over "
+                "all samples of the batch"
+            )
         self.losses = losses
         self.counts = counts  # None: every loss is a mean over the whole batch
         self.micro_batch = None if micro_batch is None else positive_integer("micro_batch", micro_batch)
@@ -94,13 +102,14 @@ class Objective:
                 raise InvalidOption(f"parameters must be real floating point, found {name} of {parameter.dtype}")
         self.decisive = self._decisive(list(trainable.values()))  # whose gradients decide the weights
         self.names = list(trainable)
-        self.parameters = list(trainable.values())
+        self.model_parameters = list(trainable.values())
+        self.parameters = self.placement.parts(self.model_parameters)  # what this process has of them
         self.frozen = [p for p in self.model.parameters() if not p.requires_grad]
         self.dimension = sum(parameter.numel() for parameter in self.parameters)  # P
         self._gradients: Gradients | None = None  # the memory of ``p.grad``, where it is one piece
         self.devices = {parameter.device for parameter in self.parameters}
         self.accelerators = [device for device in self.devices if device.type not in ("cpu", "meta")]
-        self._signature = [(p.shape, p.dtype, p.device) for p in self.parameters]
+        self._signature = [(p.shape, p.dtype, p.device) for p in self.model_parameters]
         self._batch_norms = {plain_name(n): m for n, m in self.model.named_modules() if isinstance(m, _BatchNorm)}
         self.compiled = is_compiled(self.model, self.losses)  # by the user
         self.has_batch_norm = bool(self._batch_norms)
@@ -108,11 +117,14 @@ class Objective:
 
     def unchanged(self) -> bool:
         """Return whether the model still has the parameters that were adopted."""
+        self.placement.renew()
         self.tree.update()
         current = [p for p in self.tree.parameters if p.requires_grad]
-        return [*map(id, current)] == [*map(id, self.parameters)] and [
-            (p.shape, p.dtype, p.device) for p in current
-        ] == self._signature
+        return (
+            [*map(id, current)] == [*map(id, self.model_parameters)]
+            and [(p.shape, p.dtype, p.device) for p in current] == self._signature
+            and self.placement.keeps(self.parameters, self.model_parameters)
+        )
 
     def snapshot(self) -> Snapshot:
         """Return the random state and the buffers as they are now."""
@@ -152,6 +164,7 @@ class Objective:
         Losses whose count is 0 may have any value and any graph.
         """
         torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
+        self.placement.renew()
         hooks = registered()
         first = self.count is None  # later ones are alike, and noticing takes time
         notice: AbstractContextManager[list[Tensor]] = noticing_retain_grad() if first else nullcontext([])
@@ -182,6 +195,10 @@ class Objective:
                 returned = self.losses(self.model, piece)
         return returned
 
+    def distance(self, point: Sequence[Tensor]) -> float:
+        """Return the Euclidean distance of the parameters from a point."""
+        return self.placement.norm(distance(self.parameters, point))
+
     def label(self, objective: int) -> str:
         """Return how messages call an objective."""
         return label(objective, self.loss_names or ())
@@ -194,7 +211,8 @@ class Objective:
         """
         for parameter in self.frozen:
             parameter.grad = None
-        for parameter, gradient in zip(self.parameters, direction, strict=True):
+        direction = self.placement.directions(direction, self.model_parameters)
+        for parameter, gradient in zip(self.model_parameters, direction, strict=True):
             if copy and gradient is not None:
                 if overwritten(parameter, gradient):
                     continue
@@ -255,10 +273,3 @@ class Objective:
             raise InvalidLosses(f"losses returned {self.count} losses before and {len(losses)} now")
         self.loss_names = names
         return losses
-
-
-def reaches_nothing(objective: int) -> InvalidLosses:
-    return InvalidLosses(
-        f"the loss of objective {objective} depends on no trainable parameter; compute it from the model's output "
-        "without .detach(), .item() or torch.no_grad()"
-    )

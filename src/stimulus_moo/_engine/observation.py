@@ -1,7 +1,7 @@
 """What one batch at two points shows besides its gradients: smoothness, noise, and whether a step made things worse."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -72,6 +72,13 @@ class Piece(NamedTuple):
     counts: Sequence[float] | None = None  # how many of its samples each loss is over; None: all
     scales: Sequence[float] | None = None  # what its losses are multiplied by, 0 for those without a count; None: 1
     noise_scales: Sequence[float] | None = None  # what the scaled gradients are multiplied by for the probe; None: 1
+    together: int | None = None  # samples of all processes that differentiate this piece together; None: only its own
+    share: float = 1.0  # what its losses are multiplied by, so that the mean over these processes is that over samples
+
+    @property
+    def samples(self) -> int:
+        """Over how many samples its gradient is the mean."""
+        return self.size if self.together is None else self.together
 
 
 @dataclass(frozen=True)
@@ -116,8 +123,16 @@ class Probe:
     the two halves of the batch. Where counts are given, their differences between the halves are part of the noise.
     """
 
-    def __init__(self, weights: Tensor | None, parameters: Sequence[Tensor], *, halves: bool) -> None:
+    def __init__(
+        self,
+        weights: Tensor | None,
+        parameters: Sequence[Tensor],
+        *,
+        halves: bool,
+        totals: Callable[[Sequence[float]], Sequence[float]] = list,
+    ) -> None:
         self.weights, self.halves = weights, halves
+        self._totals = totals  # from sums over this process's parts of the parameters to those over all
         self.change: float | None = None  # ||sum_s lambda^s D^s||
         self.change_variance: float | None = None
         self.variance: float | None = None
@@ -152,7 +167,8 @@ class Probe:
     def end(self, sizes: Sequence[int]) -> float:
         """Compute the results, given the sizes of the halves, and free the vectors; return the variance or 0."""
         scale = sizes[0] * sizes[1] / sum(sizes) ** 2 if all(sizes) else 0.0
-        found, self._sums = {name: sq_norm_of(vectors) for name, vectors in self._sums.items()}, {}
+        names, squares = list(self._sums), [sq_norm_of(vectors) for vectors in self._sums.values()]
+        found, self._sums = dict(zip(names, self._totals(squares) if squares else (), strict=True)), {}
         if "change" in found:
             self.change = math.sqrt(found["change"])
         if "split" in found:

@@ -13,7 +13,6 @@ from stimulus_moo._engine.exclusive import evaluating, exclusive
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.loss_forms import LossForm, WeightedLoss
 from stimulus_moo._engine.loss_names import name_losses
-from stimulus_moo._engine.norms import distance
 from stimulus_moo._engine.observation import Observation, Probe
 from stimulus_moo._engine.replay import Snapshot
 from stimulus_moo._engine.row import Row
@@ -133,7 +132,7 @@ class Proposal:
     def _measure_move(self) -> None:
         previous = self._mg.store.previous
         if self._moved is None and previous is not None:
-            self._moved = distance(self._mg.objective.parameters, previous)
+            self._moved = self._mg.objective.distance(previous)
 
     def _evaluate(self, batch: Any, update: Update, *, stepping: bool) -> None:
         mg = self._mg
@@ -304,7 +303,8 @@ class Proposal:
         else:
             wanted = update.halves or (update.look_back and self.observes)
         weights = ONE if form.weighted else self._last[0]
-        return Probe(weights, self._mg.objective.parameters, halves=update.halves) if wanted else None
+        own = self._mg.objective
+        return Probe(weights, own.parameters, halves=update.halves, totals=own.placement.totals) if wanted else None
 
     def _observe(self) -> Observation:
         assert self._transaction is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.flat import views
 from stimulus_moo._engine.interrupts import DeferredInterrupts
+from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.norms import distance, in_pieces, known_squares, piece_norms, sq_norm_of
 
 #: above this many entries the parts of a row do not stay in the processor's cache until all are there
@@ -194,6 +195,10 @@ class Row:
         """Return the norm of the difference to another row."""
         pairs = [(a, b) for a, b in zip(self.parts, other.parts, strict=True) if a is not None and b is not None]
         return distance([a for a, _ in pairs], [b for _, b in pairs])
+
+    def finite(self, gradients: Iterable[Tensor]) -> bool:
+        """Return whether gradients have no NaN or infinity."""
+        return all(map(finite, gradients))
 
     def row(self, objective: int) -> dict[int, Tensor]:
         """Return the reached parts by parameter index."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from stimulus_moo._engine.differentiation import Jacobian
 from stimulus_moo._engine.nonfinite import finite, non_finite_gradient
 from stimulus_moo._engine.norms import distance, sq_norm_of
-from stimulus_moo._engine.objective import reaches_nothing
+from stimulus_moo._engine.placement import reaches_nothing
 from stimulus_moo._engine.products import combination_of, gramian_of
 from stimulus_moo._engine.storage import Storage, add_rounded
 from stimulus_moo.data.partition import ALL
@@ -73,6 +73,7 @@ class Rows:
 
     partition = ALL  # whose columns are kept
     weighted = False  # is it the one row of kept weights?
+    sums_at_once = False  # is a gradient summed over all processes as it is added?
 
     def __init__(
         self, parameters: Sequence[Tensor], objectives: int, decisive: Sequence[bool], storage: Storage | None = None
@@ -285,6 +286,10 @@ class Rows:
             squares = [sq_norm_of([row]) for row in block.matrix]
             total.index_add_(0, block.index, torch.tensor(squares, dtype=torch.float64))
         return total
+
+    def finite(self, gradients: Iterable[Tensor]) -> bool:
+        """Return whether gradients that are added to these rows have no NaN or infinity, in any process."""
+        return all(map(finite, gradients))
 
     def first_non_finite(self) -> int | None:
         """Return the first objective whose row contains NaN or infinity, or None."""

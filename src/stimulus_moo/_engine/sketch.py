@@ -9,6 +9,7 @@ from torch import Tensor
 
 from stimulus_moo._engine.differentiation import Jacobian
 from stimulus_moo._engine.nonfinite import finite
+from stimulus_moo._engine.placement import WHOLE, Placement
 from stimulus_moo._engine.rows import Block, Rows
 
 #: k, the numbers kept per row; a prime, so that no layer's width has a divisor in common with it
@@ -42,16 +43,19 @@ class Sketch(Rows):
         objectives: int,
         decisive: Sequence[bool],
         roots: Sequence[Tensor | None] | None = None,
+        whole: Sequence[Tensor] | None = None,
+        placement: Placement = WHOLE,
     ) -> None:
         super().__init__(parameters, objectives, decisive)
         self._roots = [None] * len(parameters) if roots is None else roots
         self.staged = False  # gradients are projected as they are computed, so that no row is held
         chosen = [i for i, counts in enumerate(decisive) if counts]
-        starts = torch.tensor([0, *(parameters[i].numel() for i in chosen)]).cumsum(0).tolist()
-        self._starts = dict(zip(chosen, starts, strict=False))
+        whole = [(parameters if whole is None else whole)[i] for i in chosen]  # the parameters of which these are parts
+        self._starts = dict(zip(chosen, placement.starts(whole), strict=True))
+        width = min(WIDTH, sum(map(Tensor.numel, whole)))
         self._signs: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         self._cuts: dict[int, tuple[list[tuple[int, int]], list[Tensor]]] = {}  # of each parameter, once it was cut
-        self.blocks = [_SketchBlock(objectives, parameters[chosen[0]], chosen[0], min(WIDTH, starts[-1]))]
+        self.blocks = [_SketchBlock(objectives, parameters[chosen[0]], chosen[0], width)]
 
     def expect(self, masks: Callable[[], list[int]]) -> None:
         """There is room for everything."""
@@ -84,6 +88,8 @@ class Sketch(Rows):
             places, signs = self._pieces(i, flat)
             sums = [row[first:last] for first, last in places]
             entries = flat.split([last - first for first, last in places])
+            if not places:
+                return  # this process has no part of it
             if flat.is_cpu:  # one after the other, since several pieces are added to the same sums
                 torch._foreach_addcmul_(sums, entries, signs, value=weight)
             else:

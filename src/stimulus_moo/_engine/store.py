@@ -11,7 +11,7 @@ from torch import Tensor
 from stimulus_moo._engine.compiled import Compiler
 from stimulus_moo._engine.differentiation import Engine
 from stimulus_moo._engine.flat import can_be_flat, views
-from stimulus_moo._engine.objective import Objective, reaches_nothing
+from stimulus_moo._engine.objective import Objective
 from stimulus_moo._engine.replay import ParameterSwap
 from stimulus_moo._engine.row import Row
 from stimulus_moo._engine.rows import Rows
@@ -68,7 +68,11 @@ class Store:
 
     def roots(self) -> list[Tensor | None] | None:
         """Return D^(-1/2) of the metric for each parameter; None for the Euclidean one."""
-        return None if self.metric is None else self.metric.roots(self.objective.parameters)
+        if self.metric is None:
+            return None
+        parameters, part_of = self.objective.model_parameters, self.objective.placement.part_of
+        found = zip(self.metric.roots(parameters), parameters, strict=True)
+        return [None if root is None else part_of(root, parameter) for root, parameter in found]
 
     def stages(self, objectives: int) -> bool:
         """Return whether updates of so many rows are built beside the old ones; a part of sharded rows is small."""
@@ -146,23 +150,7 @@ class Store:
 
         A loss whose count is 0 may reach nothing.
         """
-        parameters = self.objective.parameters
-        index = {id(parameter): i for i, parameter in enumerate(parameters)}
-        masks = [0] * len(parameters)
-        for s, loss in enumerate(graphs):
-            if loss is None:
-                continue
-            found, seen, stack = {index.get(id(loss))}, {None}, [loss.grad_fn]
-            while stack:
-                node: Any = stack.pop()
-                if node not in seen:
-                    seen.add(node)
-                    found.add(index.get(id(getattr(node, "variable", None))))
-                    stack.extend(child for child, _ in node.next_functions)
-            if found == {None} and (counts is None or counts[s]):
-                raise reaches_nothing(s)
-            masks = [mask | (i in found) << s for i, mask in enumerate(masks)]
-        return masks
+        return self.objective.placement.masks(graphs, self.objective.model_parameters, counts)
 
     def survey(self, batch: Any, step: int) -> tuple[int, list[int]]:
         """Evaluate a batch without side effects; return S and which objectives reach each parameter, as bit masks."""
@@ -186,12 +174,17 @@ class Store:
         rows, names = self.rows, self.objective.names
         if rows is None:
             return []
-        return [{names[i]: part.clone() for i, part in rows.row(s).items()} for s in range(rows.objectives)]
+        joined, own = self.objective.placement.joined, self.objective.model_parameters
+        return [
+            {names[i]: joined(part.clone(), own[i]) for i, part in rows.row(s).items()} for s in range(rows.objectives)
+        ]
 
     def saved_point(self) -> dict[str, Tensor] | None:
         if self.previous is None:
             return None
-        return {name: x.clone() for name, x in zip(self.objective.names, self.previous, strict=True)}
+        joined, objective = self.objective.placement.joined, self.objective
+        found = zip(objective.names, self.previous, objective.model_parameters, strict=True)
+        return {name: joined(x.clone(), parameter) for name, x, parameter in found}
 
     def saved_layout(self) -> dict[str, int]:
         """Return by parameter name the bit mask of the objectives that ever reached it; it decides the rounding."""
@@ -221,17 +214,25 @@ class Store:
     def load(self, rows: list[dict[str, Tensor]], point: dict[str, Tensor] | None, layout: dict[str, int]) -> None:
         self.clear()
         self.layout = [layout[name] for name in self.objective.names]
-        parameters = dict(zip(self.objective.names, self.objective.parameters, strict=True))
         if point is not None:
-            self.set_previous([point[name].to(parameter.device) for name, parameter in parameters.items()])
+            parts = zip(self._parts(point), self.objective.parameters, strict=True)
+            self.set_previous([part.to(own.device) for part, own in parts if part is not None])
         self.rows = self._loaded(rows)
+
+    def _parts(self, values: dict[str, Tensor]) -> list[Tensor | None]:
+        """Return this process's parts of values by parameter name, None where there is none."""
+        objective = self.objective
+        return [
+            None if (value := values.get(name)) is None else objective.placement.part_of(value, parameter)
+            for name, parameter in zip(objective.names, objective.model_parameters, strict=True)
+        ]
 
     def _loaded(self, rows: list[dict[str, Tensor]]) -> Rows | Row | None:
         if not rows:
             return None
         loaded = self.new_row() if self.one_row else self.new_rows(len(rows))
         for s, row in enumerate(rows):
-            loaded.load(s, [row.get(name) for name in self.objective.names])
+            loaded.load(s, self._parts(row))
         return loaded
 
     def _row_storage(self) -> Storage:
@@ -239,7 +240,7 @@ class Store:
 
     def _check_tensors(self, found: Any, path: str, dtype_for: Callable[[Tensor], torch.dtype] | None) -> None:
         """Check the tensors of a row, or of a point if no types are given: it has those of the parameters."""
-        own = dict(zip(self.objective.names, self.objective.parameters, strict=True))
+        own = dict(zip(self.objective.names, self.objective.model_parameters, strict=True))
         if not isinstance(found, dict):
             raise StateMismatch(f"{path} must be a dict by parameter name, found {type(found).__name__}")
         missing = (

@@ -17,9 +17,8 @@ from stimulus_moo._engine.anchor_pass import evaluate_anchor
 from stimulus_moo._engine.compiled import evaluate_compiled
 from stimulus_moo._engine.counted import count_pieces
 from stimulus_moo._engine.culprit import find_culprit
-from stimulus_moo._engine.differentiation import full_precision, rowwise
+from stimulus_moo._engine.differentiation import full_precision, rowwise, times
 from stimulus_moo._engine.loss_forms import ALL_LOSSES, AnyRows, LossForm
-from stimulus_moo._engine.nonfinite import finite
 from stimulus_moo._engine.objective import Evaluated
 from stimulus_moo._engine.observation import Piece, Probe, WeightedSum
 from stimulus_moo._engine.pieces import cut
@@ -143,6 +142,7 @@ class Transaction:
                 clean_up()
         if store.reducer is not None:
             store.reducer.roll_back(store)
+        store.objective.placement.recover()
         self.release()
         if self.drops:
             store.rows = None
@@ -163,17 +163,20 @@ class Transaction:
 
     def _evaluate_batch(self, batch: Any) -> None:
         update, probe, reducer = self.update, self.probe, self.store.reducer
-        pieces = self.evaluated = cut(self.store, batch, halves=probe is not None and probe.halves)
+        pieces, halves = cut(self.store, batch, halves=probe is not None and probe.halves)
         if self.store.objective.counts is not None:
-            pieces = self.evaluated = count_pieces(self, pieces)
+            pieces = count_pieces(self, pieces)
         own = sum(piece.size for piece in pieces)
+        if reducer is not None:
+            pieces = reducer.align(self, pieces)
+        self.evaluated = pieces
         self._count(own)
         self.drops |= self.in_place and bool(update.now or update.before)  # else it only looks
         if probe is not None:
             probe.two_points = update.look_back
             probe.in_rows = update.recursive and not self.in_place
         # Among several processes each sums n_r times its mean; U_{t-1} is part of the sum if it is overwritten.
-        factor = 1.0 if reducer is None else float(own)
+        factor = 1.0 if reducer is None else reducer.factor(own)
         keep = update.keep * factor if self.in_place or reducer is None else 0.0
         engine, points = self.store.engine, 2 if update.look_back else 1
         compiled = engine.compiles(self.store.objective.parameters, points, weighted=self.form.weighted)
@@ -181,17 +184,15 @@ class Transaction:
             if probe is not None:
                 probe.in_rows |= update.recursive and reducer is None
         else:
-            self._evaluate_pieces(pieces, keep, factor)
+            self._evaluate_pieces(pieces, keep, factor, halved=halves[1] > 0)
         if reducer is not None:
             self._reduce(reducer)
         if probe is not None:
-            self._finish_probe(probe, pieces, own)
+            self._finish_probe(probe, halves, own)
 
     def _reduce(self, reducer: AllReduce) -> None:
         """Make U_t and the account those of all processes."""
         account = self.account
-        if self.form.weighted and self.pending is not None and not all(map(finite, self.pending.matrices())):
-            raise find_culprit(self, self.evaluated)  # here, where it is known whose gradient it is
         reducer.sum(self, account, Spread())
         if not account.seen:
             raise InvalidBatch(f"no rank has brought a sample to step {self.step}: every batch is empty or None")
@@ -203,22 +204,22 @@ class Transaction:
     def _count(self, samples: int) -> None:
         self.account.samples, self.account.gradients = samples, 2 * samples if self.update.look_back else samples
 
-    def _finish_probe(self, probe: Probe, pieces: list[Piece], own: int) -> None:
+    def _finish_probe(self, probe: Probe, halves: tuple[int, int], own: int) -> None:
         if self.store.reducer is not None:
             self.store.reducer.sum_vectors(probe.vectors(), own / self.account.seen)
-        probe.end([sum(piece.size for piece in pieces if piece.half == half) for half in (0, 1)])
+        probe.end(halves)
         old, new, weights = self.store.rows, self.pending, probe.weights
         if probe.in_rows and old is not None and new is not None and weights is not None:
             probe.change = new.distance(old, weights)  # type: ignore[arg-type]  # both are of one kind
 
-    def _evaluate_pieces(self, pieces: list[Piece], keep: float, factor: float) -> None:
+    def _evaluate_pieces(self, pieces: list[Piece], keep: float, factor: float, *, halved: bool) -> None:
         update, account, probe, rows = self.update, self.account, self.probe, self.store.rows
         if self.in_place and pieces and rows is not None:
             self.pending = rows
             if keep != 1.0:
                 rows.scale(keep)
         if probe is not None:
-            probe.begin(halves=any(piece.half for piece in pieces))
+            probe.begin(halves=halved)
         drawn: list[Tensor] = []  # random states after the evaluation at x_{t-1}
         if update.look_back and self.store.swap is not None:
             snapshot = self.store.objective.current(self._snapshot)  # the estimator may have drawn random numbers
@@ -262,6 +263,8 @@ class Transaction:
         evaluated = store.objective.evaluate(piece.content, self.step, piece.counts)
         self._check_count(evaluated, piece)
         graphs = self.form.losses(evaluated, piece.scales)
+        if piece.share != 1.0:
+            graphs = [None if loss is None else times(loss, piece.share) for loss in graphs]
         if piece.scales is None or self.form.weighted:
             masks = partial(store.masks, graphs)
         else:  # room for all, so that the blocks stay the same
@@ -272,20 +275,21 @@ class Transaction:
             self._add_rows(target, graphs, weight, side, hooked=evaluated.hooked)
         elif (loss := graphs[0]) is None:
             self._add_nothing(target)
-        elif isinstance(target, Row) and side is None and store.engine.accumulates(store.objective.parameters):
+        elif isinstance(target, Row) and side is None and store.engine.accumulates(store.objective.model_parameters):
             if weight:
                 old = store.rows if keep and isinstance(store.rows, Row) else None
                 target.accumulate(loss, weight, old, keep, last=last)
                 self._merged = old is not None
         else:
             self._add_row(piece, target, loss, weight, side)
-        account.add(evaluated.losses, piece.size, piece.counts)
+        if piece.size:
+            account.add(evaluated.losses, piece.size, piece.counts)
 
     def _add_rows(
         self, target: AnyRows, graphs: Sequence[Tensor | None], weight: float, side: WeightedSum | None, *, hooked: bool
     ) -> None:
         """Differentiate all losses and add ``weight`` times their gradients."""
-        engine, parameters = self.store.engine, self.store.objective.parameters
+        engine, parameters = self.store.engine, self.store.objective.model_parameters
         assert isinstance(target, Rows)
         if target.staged and not self.store.sharded:
             jacobian = engine.jacobian(graphs, parameters, hooked=hooked)
@@ -303,9 +307,9 @@ class Transaction:
         """Differentiate one loss and add ``weight`` times its gradient."""
         objective = self.store.objective
         with full_precision(objective.devices):
-            gradients = next(rowwise([loss], objective.parameters))
-        checks = side is not None or self.store.sharded  # sharded rows are summed over all processes at once
-        if checks and not all(gradient is None or finite(gradient) for gradient in gradients):
+            gradients = next(rowwise([loss], objective.model_parameters, objective.placement))
+        checks = side is not None or (isinstance(target, Rows) and target.sums_at_once)
+        if checks and not target.finite(gradient for gradient in gradients if gradient is not None):
             raise find_culprit(self, [piece])
         if side is not None:
             side.add_row(0, gradients)

@@ -21,6 +21,7 @@ class Anchor(Stateful, ABC):
 
     adapts = False  #: ``record`` is called
     estimates_variance = False  #: pairs of pieces are compared
+    divided = False  #: each process has its own part, and ``batches`` yields all of it
     place: Place | None = None  #: position of the current piece, None if it has no partner
     spread = Spread()  #: what this process has seen of the current anchor
 
@@ -49,6 +50,8 @@ class FullAnchor(Anchor):
     With several processes, each passes an iterable over its own part of the data. An iterable without a length may
     yield 65,536 batches; with more it is considered endless and ``batches`` raises InvalidBatch.
     """
+
+    divided = True
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         self.iterable = iterable

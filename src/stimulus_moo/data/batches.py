@@ -97,14 +97,34 @@ def split(batch: Any, pieces: int) -> Iterator[Any]:
     if size <= pieces:
         yield batch
         return
+    _require_equal_sizes(batch, size)
+    for start in range(0, size, pieces):
+        yield pick(batch, slice(start, start + pieces), size)
+
+
+def cut_at(batch: Any, position: int) -> tuple[Any, Any]:
+    """Return the first ``position`` samples of a batch and the others, as ``split`` does; None where there are none.
+
+    >>> import torch
+    >>> cut_at(torch.arange(3), 2), cut_at(torch.arange(3), 5)
+    ((tensor([0, 1]), tensor([2])), (tensor([0, 1, 2]), None))
+    """
+    size = leading_size(batch) if batch is not None else 0
+    if position <= 0:
+        return None, batch
+    if position >= size:
+        return batch, None
+    _require_equal_sizes(batch, size)
+    return pick(batch, slice(0, position), size), pick(batch, slice(position, size), size)
+
+
+def _require_equal_sizes(batch: Any, size: int) -> None:
     for tensor in tensors(batch):
         if tensor.dim() and tensor.shape[0] != size:
             raise InvalidBatch(
                 f"micro_batch cannot split this batch: its first tensor has {size} samples but another has shape "
                 f"{list(tensor.shape)}; give every tensor the same leading dimension, or leave micro_batch=None"
             )
-    for start in range(0, size, pieces):
-        yield pick(batch, slice(start, start + pieces), size)
 
 
 def pick(batch: Any, index: slice | Tensor, size: int) -> Any:

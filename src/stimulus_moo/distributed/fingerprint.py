@@ -6,7 +6,6 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from stimulus_moo._engine.digest import digest_of
 from stimulus_moo._engine.store import Store
 from stimulus_moo.errors import RankMismatch
 from stimulus_moo.estimators import Update
@@ -26,9 +25,10 @@ def fingerprint_of(store: Store, update: Update, step: int) -> Fingerprint:
         "whether counts are given": str(objective.counts is not None),
         "what the estimator keeps": f"{store.rows is not None} {store.previous is not None} {store.layout}",
     }
-    for name, parameter, decisive in zip(objective.names, objective.parameters, objective.decisive, strict=True):
+    own = zip(objective.names, objective.model_parameters, objective.decisive, strict=True)
+    for name, parameter, decisive in own:
         kind = f"{list(parameter.shape)} of {parameter.dtype}{'' if decisive else ', not shared'}"
-        about[f"parameter {name!r}"] = f"{kind} with values {digest_of(parameter)}"
+        about[f"parameter {name!r}"] = f"{kind} with values {objective.placement.digest(parameter)}"
     return about
 
 

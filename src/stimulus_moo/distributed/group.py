@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stimulus_moo import errors
 from stimulus_moo.data.partition import ALL, Partition
-from stimulus_moo.errors import DOCS, DistributedError, InvalidOption, NonFiniteError, RankFailed, StimulusError
+from stimulus_moo.errors import DistributedError, InvalidOption, NonFiniteError, RankFailed, StimulusError
 
 
 class Alone:
@@ -135,24 +135,8 @@ def find_group(process_group: Any, shard: bool) -> Group | Alone:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside DistributedDataParallel, whose own messages would be sent in addition to ours.
-
-    Raises:
-        InvalidOption: the model's parameters are split over the processes.
-    """
+    """Return the model inside DistributedDataParallel, whose own messages would be sent in addition to ours."""
     inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
-    if not isinstance(inner, nn.Module):
-        return inner  # refused where the type of the model is checked
-    # By name: torch imports these classes only where somebody uses them, and that takes a second.
-    flat = [type(module).__name__ for module in inner.modules() if _is_a(module, "FullyShardedDataParallel")]
-    split = [name for name, parameter in inner.named_parameters() if _is_a(parameter, "DTensor")]
-    if flat or split:
-        found = f"parameter {split[0]!r} is a DTensor" if split else flat[0]
-        raise InvalidOption(
-            f"model must hold its whole parameters in every process, found {found}: FSDP and tensor parallelism are "
-            "not supported; replicate the model and pass shard=True, which splits the S x P matrix of the estimate, "
-            f"the largest part; see {DOCS}distributed.html"
-        )
     return inner
 
 
@@ -179,10 +163,6 @@ def told(rank: int, description: dict[str, Any], step: int) -> StimulusError:
         rank=rank,
         step=step,
     )
-
-
-def _is_a(value: object, name: str) -> bool:
-    return name in (kind.__name__ for kind in type(value).__mro__)
 
 
 # newer versions of torch have other names for these two

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,15 +12,19 @@ from torch import Tensor
 
 from stimulus_moo._engine.account import Account
 from stimulus_moo._engine.counted import summed
+from stimulus_moo._engine.culprit import find_culprit
 from stimulus_moo._engine.loss_forms import AnyRows
 from stimulus_moo._engine.memory import MemoryEstimate
+from stimulus_moo._engine.observation import Piece
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Transaction
-from stimulus_moo.anchors.variance import GROUPS, Spread
+from stimulus_moo.anchors import Anchor
+from stimulus_moo.anchors.variance import Spread
 from stimulus_moo.distributed.fingerprint import Fingerprint, fingerprint_of, require_same, structure_of
 from stimulus_moo.distributed.group import Group, describe, told
+from stimulus_moo.distributed.head import Head
 from stimulus_moo.distributed.sharded_rows import ShardedRows
 from stimulus_moo.errors import DistributedError, InvalidLosses, InvalidOption, NonFiniteError, RankMismatch
 
@@ -30,44 +33,6 @@ BUCKET = 1 << 22
 
 #: S, and by parameter the bit mask of the objectives there is room for
 Layout = tuple[int, list[int]]
-
-
-@dataclass
-class Head:
-    """What the processes sum before the rows: flags, counts, losses and the spread of an anchor.
-
-    ``summed`` returns the head of all processes, whose step is the sum of their steps.
-    """
-
-    objectives: int
-    step: int
-    account: Account = field(default_factory=Account)
-    spread: Spread = field(default_factory=Spread)
-    failed: bool = False
-    grown: bool = False  # has this process reached parameters that there is no room for yet?
-    partial: bool = False  # has it reached less than there is room for?
-    counted: bool = False  # is each loss a mean over a number of samples of its own?
-
-    def summed(self, group: Group) -> Head:
-        """Return the sum over all processes."""
-        account, spread = self.account, self.spread
-        numbers = [self.failed, self.grown, self.partial, self.step, account.seen, spread.pairs, *spread.sums]
-        zero, means = torch.zeros(self.objectives, dtype=torch.float64), (account.losses, account.before)
-        if not self.counted:
-            parts = [zero if mean is None else mean.double().cpu() * account.seen for mean in means]
-        else:
-            counts = zero if account.counts is None else torch.tensor(account.counts, dtype=torch.float64)
-            parts = [zero if mean is None else mean.double().cpu().nan_to_num(0.0) * counts for mean in means]
-            parts.append(counts)
-        total = group.sum(torch.cat([torch.tensor(numbers, dtype=torch.float64), *parts]))
-        failed, grown, partial, step, seen, pairs, *sums = total[: 6 + GROUPS].tolist()
-        found = Account(seen=int(seen))
-        if seen:
-            now, before, *over = total[6 + GROUPS :].split(self.objectives)
-            found.losses, found.before = (part / (over[0] if over else seen) for part in (now, before))
-            found.counts = over[0].tolist() if over else None
-        everyone = Spread(int(pairs), tuple(sums))
-        return Head(self.objectives, int(step), found, everyone, failed > 0, grown > 0, partial > 0)
 
 
 class AllReduce:
@@ -86,7 +51,7 @@ class AllReduce:
     #: whether the rows are split over the processes
     sharded = False
 
-    def __init__(self, group: Group, storage: Storage) -> None:
+    def __init__(self, group: Group, storage: Storage, *, halves: bool = False) -> None:
         if storage.dtype is torch.bfloat16:
             raise InvalidOption(
                 "rows_dtype must be None, torch.float32 or torch.float64 where several processes make a step, found "
@@ -96,7 +61,8 @@ class AllReduce:
         self._objectives = 0  # S, once the processes have agreed on it and on ``Store.layout``
         self._compared = False  # have the processes been compared?
         self._awaited = True  # do the others still wait for our part of the step?
-        self._counted = False  # where counts are given: have they had our message of counts, the first of a step?
+        self._halves = halves  # may a batch be cut in two halves? Then an evaluation begins with a message of its own
+        self._gathers: int | None = None  # values that an evaluation has still to gather; None before it has begun
         self._before: Layout | None = None  # S and the layout before the current step
         self._step = 0
         self._sketched = False  # is the step that is under way a sketch, of which every process keeps all?
@@ -107,24 +73,48 @@ class AllReduce:
         """Begin a step; before the first, raise RankMismatch on all processes where model, step or batch differ."""
         store, step = transaction.store, transaction.step
         self._step = self.group.step = step
-        self._sketched, self._counted = transaction.form.sketched, False
+        self._sketched = transaction.form.sketched
         if self._before is None:
             self._before = self._objectives, store.layout
         if not self._compared:
             self._compare(fingerprint_of(store, transaction.update, step) | structure_of(batch))
             self._compared = True
+        self._open(transaction)
+
+    def _open(self, transaction: Transaction) -> None:
+        """Make sure that no process has failed before its evaluation, where that would be noticed too late."""
+        gathers = _gathers_of(transaction)
+        if self._halves:
+            self.gather(None)
+        self._gathers = gathers
 
     def sum_counts(self, own: list[float] | None) -> list[float] | None:
-        """Return the sums of counts over all processes, None where none has any; the first message of an evaluation.
+        """Return the sums of counts over all processes, None where none has any.
 
-        It is sent only where counts are given, and also by processes that have nothing to count.
+        They are sent only where counts are given, and also by processes that have nothing to count.
         """
+        known = [counts for counts in self.gather(own) if counts is not None]
+        return summed(known) if known else None
+
+    def gather(self, own: Any) -> list[Any]:
+        """Return a value of every process; only at the beginning of an evaluation, see ``_gathers_of``."""
         found = self.group.gather((False, own))
         if any(lost for lost, _ in found):
             self._raise_failure(None)
-        self._counted = True
-        known = [counts for _, counts in found if counts is not None]
-        return summed(known) if known else None
+        self._gathers = None if self._gathers is None else self._gathers - 1
+        return [value for _, value in found]
+
+    def align(self, transaction: Transaction, pieces: list[Piece]) -> list[Piece]:
+        """Return what this process evaluates, given its pieces: just these, each process as many as it has."""
+        return pieces
+
+    def factor(self, own: int) -> float:
+        """Return what the mean over the pieces is multiplied by, given the samples of this process."""
+        return float(own)
+
+    def batches_of(self, anchor: Anchor, transaction: Transaction) -> Iterator[Any]:
+        """Yield this process's batches of an anchor."""
+        return anchor.batches(self.partition, transaction.tally)
 
     def target(self, transaction: Transaction, masks: Callable[[], list[int]]) -> Rows:
         """Return the rows to which the gradients of losses are added that reach what ``masks`` returns."""
@@ -134,6 +124,8 @@ class AllReduce:
         """Make the pending rows and the account those of all processes; return the spread of all processes."""
         store, form = transaction.store, transaction.form
         own = None if transaction.pending is None else as_rows(transaction.pending)
+        if form.weighted and own is not None and not own.finite(own.matrices()):
+            raise find_culprit(transaction, transaction.evaluated)  # here, where it is known whose gradient it is
         if not self._objectives:
             self._agree(store, _layout(transaction))
         if not self._objectives:
@@ -183,7 +175,7 @@ class AllReduce:
         try:
             if not self._compared:
                 self._compare(None)
-            elif store.objective.counts is not None and not self._counted:
+            elif self._gathers or (self._gathers is None and (self._halves or store.objective.counts is not None)):
                 self.group.gather((True, None))
             else:
                 self._send_failure(store)
@@ -191,22 +183,22 @@ class AllReduce:
         except DistributedError as second:
             error.add_note(f"the other ranks could not be told: {second}")
         finally:
-            self._awaited = False
+            self._awaited = True  # at the next step; a failure before an evaluation is not rolled back
 
     def roll_back(self, store: Store) -> None:
         """Return to what the processes had agreed on before the step."""
-        self._awaited, self._counted = True, False
+        self._awaited, self._gathers = True, None
         if self._before is not None:
             self._objectives, store.layout = self._before
             self._before = None
 
     def proceed(self) -> None:
         """Finish one of several evaluations of a step; the others wait for the next one. Idempotent."""
-        self._awaited, self._sketched, self._counted = True, False, False
+        self._awaited, self._sketched, self._gathers = True, False, None
 
     def commit(self) -> None:
         """Finish a step."""
-        self._awaited, self._before, self._counted = True, None, False
+        self._awaited, self._before, self._gathers = True, None, None
 
     def clear(self) -> None:
         """Forget everything the processes have agreed on."""
@@ -308,6 +300,13 @@ class AllReduce:
             if None in found:
                 self._raise_failure(None)
             require_same(found, self._step)
+
+
+def _gathers_of(transaction: Transaction) -> int:
+    """Return how many values an evaluation gathers first: lengths and sizes of a batch in two halves, and counts."""
+    probe, anchor = transaction.probe, transaction.update.anchor
+    halves = anchor is None and probe is not None and probe.halves
+    return 2 * halves + (transaction.store.objective.counts is not None)
 
 
 def _layout(transaction: Transaction) -> Layout | None:

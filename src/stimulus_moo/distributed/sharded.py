@@ -11,7 +11,8 @@ from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.anchors.variance import Spread
-from stimulus_moo.distributed.reducer import AllReduce, Head, Layout, as_rows
+from stimulus_moo.distributed.head import Head
+from stimulus_moo.distributed.reducer import AllReduce, Layout, as_rows
 
 
 class ReduceScatter(AllReduce):

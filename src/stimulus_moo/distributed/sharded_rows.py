@@ -9,19 +9,22 @@ from stimulus_moo._engine.norms import sq_norm_of
 from stimulus_moo._engine.rows import Block, Rows
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo.distributed.group import Group
+from stimulus_moo.distributed.split_rows import SplitRows
 
 
-class ShardedRows(Rows):
+class ShardedRows(SplitRows):
     """S rows over the model's parameters, of which this process keeps its columns.
 
     ``add``, ``row``, ``gramian``, ``combine`` and whatever else needs more than these are collectives.
     """
 
+    sums_at_once = True
+
     def __init__(
         self, group: Group, parameters: Sequence[Tensor], objectives: int, decisive: Sequence[bool], storage: Storage
     ) -> None:
-        super().__init__(parameters, objectives, decisive, storage)
-        self.group, self.partition = group, group.partition
+        super().__init__(group, parameters, objectives, decisive, storage)
+        self.partition = group.partition
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add every process's ``weight`` times its gradients to one row; without gradients, add nothing."""
@@ -64,20 +67,6 @@ class ShardedRows(Rows):
             flat = self.group.stack(block.matrix[block.objectives.index(objective)]).view(-1)[: block.columns]
             found.update(self._reached(block, flat, 1 << objective))
         return dict(sorted(found.items()))
-
-    def _products(self, roots: Sequence[Tensor | None] | None) -> Tensor:
-        """Return U U^T, or U D^-1 U^T, the sum over the processes' columns."""
-        return self.group.sum(super()._products(roots))
-
-    def sq_norms(self) -> Tensor:
-        """Return ||u^s||^2 for every s."""
-        return self.group.sum(super().sq_norms())
-
-    def first_non_finite(self) -> int | None:
-        """Return the first objective whose row holds NaN or infinity in any process, or None."""
-        own = super().first_non_finite()
-        found = self.group.stack(torch.tensor([-1 if own is None else own])).flatten().tolist()
-        return min((value for value in found if value >= 0), default=None)
 
     def mix(self, weights: Tensor) -> tuple[list[Tensor | None], float]:
         """Return d, of which every process forms its columns, and ||d||^2."""

@@ -18,6 +18,7 @@ STREAM = Update(keep=0.9, now=1.0, before=-0.9)  # MoCo+'s rule with beta = 0.1,
 FAST, SLOW, SHORT = 0.98, 0.995, 0.9  # memories of running means: about 50, 200 and 10 steps
 STALLED, RISEN = 0.03, 0.2  # relative fall of the losses over the slower memory, and rise since the switch
 LOOK, AGAIN, TRIALS = 300, 4, 2  # steps before the first trial; so many times as many before the second, and last, one
+SIGNAL = 2.0  # largest squared norm of an anchor's gradient, in units of a batch's divided by q
 FIRST = 5  # differences of a trial with which later ones are compared
 STREAM_PERIOD = 10  # steps for which the rule for streams remembers a difference
 
@@ -35,6 +36,7 @@ class Adaptive(Estimator):
                                                                                     last anchor have cost as much as it
                     u_t = u_{t-1} + grad F_A(x_t) - grad F_A(x_{t-1})               otherwise
                     until  q mean of ||grad f_A(x_t) - grad f_A(x_{t-1})||^2  >  mean of ||grad f_A||^2,
+                    or     q ||d||^2 of an anchor  >  2 mean of ||grad f_A||^2,
                     or     mean over s of (m_s - m_s at the switch) / l_s > 0.2
 
     q is the number of differences between two anchors. Within the first q the first condition is waived while
@@ -46,7 +48,9 @@ class Adaptive(Estimator):
     shorter steps. A model that can fit its data never stalls, since R vanishes with the losses. The errors of recursive
     differences add up from anchor to anchor, to at most q times the mean square of one: if that is not below the
     noise of a batch's gradient, differences are useless at these steps. It is proportional to the squared length of the
-    steps, which become shorter with the noise if the differences are right: hence the first q.
+    steps, which become shorter with the noise if the differences are right: hence the first q. A period of q
+    differences costs as much as 4 q batches' gradients, whose mean has the noise of one divided by 4 q. Where an
+    anchor's gradient is well above that, Adam's averages over batches find it at a lower price.
 
     Losses are seen at every step anyway: nothing is evaluated for the decision, batches are never cut, and several
     processes, which see the same losses, decide alike.
@@ -73,15 +77,16 @@ class Adaptive(Estimator):
     two_point = finite_sum = observes = judges = True
     state_names: ClassVar[tuple[str, ...]] = (
         *("anchor", "recursive", "count", "failures", "fast", "slow", "level", "entry"),
-        *("noise", "change", "first", "cost", "spent", "size"),
+        *("noise", "change", "first", "signal", "cost", "spent", "size"),
     )
     optional_names = MappingProxyType(
         {
             **dict.fromkeys(("fast", "slow", "level", "entry"), list),
-            **dict.fromkeys(("noise", "change", "first"), float),
+            **dict.fromkeys(("noise", "change", "first", "signal"), float),
         }
     )
-    count_names, amount_names = ("count", "failures", "cost", "spent", "size"), ("noise", "change", "first")
+    count_names = ("count", "failures", "cost", "spent", "size")
+    amount_names = ("noise", "change", "first", "signal")
 
     def __init__(self, anchor: Iterable[Any] | Anchor | None = None) -> None:
         self.anchor = None if anchor is None else as_anchor(anchor)
@@ -97,6 +102,7 @@ class Adaptive(Estimator):
         self.noise: float | None = None  # running mean of the squared norm of a batch's gradient
         self.change: float | None = None  # running mean of the squared norm of a difference
         self.first: float | None = None  # its value at the beginning of the trial
+        self.signal: float | None = None  # squared norm of the gradient at the last anchor
         self.cost = self.spent = 0  # evaluations of the last anchor, and since
         self.size = 0  # samples of a batch
 
@@ -135,10 +141,15 @@ class Adaptive(Estimator):
         return Update(keep=0.0, now=1.0, anchor=self.anchor)
 
     def pays(self) -> bool:
-        """Return whether the differences of a period have less noise than a batch's gradient, or soon will have."""
+        """Return whether the differences of a period have less noise than a batch's gradient, or soon will have.
+
+        And whether there is noise to be reduced: an anchor's gradient is small beside a batch's.
+        """
+        q = STREAM_PERIOD if self.anchor is None else self.cost / (2 * self.size)
+        if self.signal is not None and self.noise is not None and q * self.signal > SIGNAL * self.noise:
+            return False
         if self.change is None or self.noise is None or self.first is None:
             return True  # at the beginning of a trial
-        q = STREAM_PERIOD if self.anchor is None else self.cost / (2 * self.size)
         return q * self.change <= self.noise or (self.count <= q and self.change <= self.first)
 
     def stalled(self) -> bool:
@@ -177,12 +188,14 @@ class Adaptive(Estimator):
                 self.first = self.change
 
     def record(self, sq_norm: float, *, anchored: bool) -> None:
-        """Update the mean square of a batch's gradient."""
+        """Update the mean square of a batch's gradient, or note the anchor's."""
         super().record(sq_norm, anchored=anchored)
+        if anchored:
+            self.signal = sq_norm
         if not self.recursive:
             (self.noise,) = running_means(None if self.noise is None else [self.noise], [sq_norm], FAST)
 
     def _change(self, *, recursive: bool) -> None:
         self.recursive, self.count, self.spent = recursive, 0, 0
-        self.change = self.first = None
+        self.change = self.first = self.signal = None
         self.entry = self.fast if recursive else None

@@ -82,16 +82,11 @@ class Estimator(Stateful, ABC):
             self.anchor.record(sq_norm, anchored=anchored)
 
 
-def check_estimator(estimator: Any, processes: int) -> None:
-    """Raise InvalidOption for what is not an estimator, or not one that so many processes can use together."""
+def check_estimator(estimator: Any) -> None:
+    """Raise InvalidOption for what is not an estimator."""
     if not isinstance(estimator, Estimator):
         raise InvalidOption(
             f"estimator must be an Estimator such as Recursive(anchor, period) or MiniBatch(), found {estimator!r}"
-        )
-    if estimator.prepares and processes > 1:
-        raise InvalidOption(
-            f"{type(estimator).__name__} compares the two halves of a batch, which several processes that make one "
-            "step cannot do; use Recursive with an integer period"
         )
 
 

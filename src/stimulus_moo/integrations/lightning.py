@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import lightning
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
-from stimulus_moo.errors import InvalidOption
+from stimulus_moo.errors import InvalidOption, MissingDependency
 from stimulus_moo.estimators import Estimator, MiniBatch
 from stimulus_moo.integrations.logged import scalars
 from stimulus_moo.multigradient import MultiGradient
+
+try:
+    import lightning
+except ImportError as error:
+    raise MissingDependency("MultiGradientModule needs Lightning: pip install lightning") from error
 
 
 class MultiGradientModule(lightning.LightningModule):
@@ -21,7 +25,8 @@ class MultiGradientModule(lightning.LightningModule):
     Gradients come from a ``MultiGradient``, the step from the optimizer of ``configure_optimizers``, and its learning
     rate schedulers are stepped by their interval, ``"step"`` or ``"epoch"``. Losses and weights are logged by name to
     the trainer's loggers. Checkpoints hold the state of the ``MultiGradient``, so that ``trainer.fit(ckpt_path=...)``
-    continues the same trajectory. With several processes each takes its part of every batch.
+    continues the same trajectory. With several processes each takes its part of every batch. A subclass that overrides
+    one of the hooks below calls ``super()`` in it.
 
     Attributes:
         clip_norm: the norm to which the direction is clipped before each step, or None. Lightning's own
@@ -84,7 +89,7 @@ class MultiGradientModule(lightning.LightningModule):
             self._loaded = None
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Take one step and log it; return the mean of the losses."""
+        """Take one step and log it; return the mean of the losses that the batch has labels for."""
         step = self.multigradient.backward(batch)
         optimizer: Any = self.optimizers()
         if not step.skipped:
@@ -93,7 +98,7 @@ class MultiGradientModule(lightning.LightningModule):
             optimizer.step()
             self._step_schedulers("step", batch_idx + 1)
         self.log_dict(scalars(step), batch_size=1)
-        return step.losses.mean()
+        return step.losses.nanmean()  # NaN where a batch has no label
 
     def on_train_epoch_end(self) -> None:
         """Step the schedulers whose interval is an epoch."""
@@ -108,7 +113,8 @@ class MultiGradientModule(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the state of the ``MultiGradient`` to a checkpoint."""
-        checkpoint["multigradient"] = self.multigradient.state_dict()
+        own = getattr(self, "multigradient", None)  # there is none before ``fit``
+        checkpoint["multigradient"] = self._loaded if own is None else own.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state of the ``MultiGradient`` until there is one; a checkpoint without one restarts it."""

@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
-from transformers.trainer_utils import get_last_checkpoint
 
 from stimulus_moo import Step
-from stimulus_moo.errors import InvalidOption
+from stimulus_moo.errors import InvalidOption, MissingDependency
 from stimulus_moo.estimators import Estimator, MiniBatch
 from stimulus_moo.integrations.logged import scalars
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.training.files import write_whole
+
+try:
+    import transformers
+    from transformers.trainer_utils import get_last_checkpoint
+except ImportError as error:
+    raise MissingDependency("MultiGradientTrainer needs Trainer: pip install 'transformers[torch]'") from error
 
 _FILE = "multigradient.pt"
 
@@ -76,23 +80,24 @@ class MultiGradientTrainer(transformers.Trainer):
         return DataLoader(part, batch_size, collate_fn=self.data_collator)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *rest: Any, **named: Any) -> Any:
-        """Train as ``Trainer.train`` does; a checkpoint also restores the ``MultiGradient``."""
+        """Train as ``Trainer.train`` does; a checkpoint also restores the ``MultiGradient``, which else starts anew."""
+        self.multigradient = self._resumed = None
         folder = resume_from_checkpoint
         if folder is True:
             folder = get_last_checkpoint(str(self.args.output_dir))  # type: ignore[no-untyped-call]
         if folder:
             file = Path(str(folder)) / _FILE
-            self._resumed = torch.load(file, weights_only=True) if file.is_file() else None
+            self._resumed = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else None
         return super().train(resume_from_checkpoint, *rest, **named)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Write the direction into every ``p.grad``; return the mean of the losses."""
+        """Write the direction into every ``p.grad``; return the mean of the losses that the batch has labels for."""
         model.train()
         if self.multigradient is None:
             self.multigradient = self._build()
         with self.compute_loss_context_manager():
             step = self.last_step = self.multigradient.backward(self._prepare_inputs(inputs))
-        return step.losses.mean()
+        return step.losses.nanmean()  # NaN where a batch has no label
 
     def log(self, logs: dict[str, float], *rest: Any, **named: Any) -> None:
         """Log losses and weights beside what ``Trainer`` logs of the training."""

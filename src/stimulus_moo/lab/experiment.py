@@ -23,7 +23,8 @@ class ExperimentSettings:
 
     A run ends after ``steps`` iterations, ``gradients`` evaluations, ``passes`` or ``seconds``, whichever comes first.
     A learning rate that is a number falls linearly to zero over the last fraction ``decay`` of a run; 0 keeps it.
-    ``reweigh`` is as for ``fit``, 1 for the method's own rule; fixed weights do not use it. ``n`` is the size of the
+    ``reweigh`` is as for ``fit``, 1 for the method's own rule; fixed weights do not use it. ``weighting`` is a name in
+    ``WEIGHTINGS``, None for the method's own. ``n`` is the size of the
     training set, the paper's "full" batch; None uses all samples. ``lr_of`` and ``sigma2_of`` override values for
     single methods; ``lr`` is not for methods that have a rate of their own (``auto``), ``lr_of`` is. ``guard=False``
     runs the published methods unchanged, see ``fit``. ``files`` names other data in the same format: a folder with four
@@ -42,6 +43,7 @@ class ExperimentSettings:
     seconds: float | None = None
     decay: float = 0.0
     reweigh: int | str = 1
+    weighting: str | None = None
     n: int | None = None
     epsilon: float | str = 1e-3
     sigma2: float | str = "auto"
@@ -81,7 +83,8 @@ class ExperimentSettings:
         options = ("epsilon", "sigma2", "c_gamma", "c_epsilon", "alpha", "beta", "gamma", "rho", "weights")
         limits = ("steps", "gradients", "passes", "seconds")
         loop = ("momentum", "batch_size", "period", "guard", "evaluate_every")
-        reweigh = row.reweigh if row.weighting is fixed or self.reweigh == 1 else self.reweigh
+        kept = row.weighting is fixed and self.weighting is None
+        reweigh = row.reweigh if kept or self.reweigh == 1 else self.reweigh
         _check_reweigh(method, reweigh)
         return {
             **fit_options(method),
@@ -89,6 +92,7 @@ class ExperimentSettings:
             "lr": lr,
             "reweigh": reweigh,
             "sigma2": self.sigma2_of.get(method, self.sigma2),
+            **({} if self.weighting is None else {"weighting": self.weighting}),
         }
 
 

@@ -19,6 +19,6 @@ def check_pair(optimizer: Any, multigradient: Any) -> None:
     if closure is not None and closure.default is inspect.Parameter.empty:
         found = f"{type(optimizer).__name__} evaluates the loss itself; use SGD, HeavyBall or Adam, for example"
         raise InvalidOption(f"optimizer must step from the gradients in p.grad, but {found}")
-    ours = {id(parameter) for parameter in multigradient.objective.parameters}
+    ours = {id(parameter) for parameter in multigradient.objective.model_parameters}
     if not any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
         raise InvalidOption("optimizer must hold parameters of the model of multigradient, found none of them")

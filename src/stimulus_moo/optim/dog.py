@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, optim
 from torch.optim import Optimizer
 
-from stimulus_moo._engine.norms import distance, sq_norm_of
+from stimulus_moo._engine.norms import sq_norm_of
 from stimulus_moo._engine.warnings import WarnOnce
 from stimulus_moo.errors import InvalidOption, ModelChanged
 from stimulus_moo.multigradient import MultiGradient
@@ -144,45 +144,59 @@ class DoG(Stateful):
         here = [parameter.detach() for parameter in self.multigradient.objective.parameters]
         if self.origin is None:
             self.origin = [value.clone() for value in here]
-            self.max_distance = FIRST * (1.0 + math.sqrt(sq_norm_of(here))) if self._metric is None else 0.0
+            length = self.multigradient.objective.placement.norm(math.sqrt(sq_norm_of(here)))
+            self.max_distance = FIRST * (1.0 + length) if self._metric is None else 0.0
         if [x.shape for x in here] != [x.shape for x in self.origin]:
             raise ModelChanged("the model's trainable parameters are not those DoG has seen; build a new DoG")
         self.steps += 1
         if self._metric is None:
-            self.max_distance = max(self.max_distance, distance(here, self.origin))
+            self.max_distance = max(self.max_distance, self.multigradient.objective.distance(self.origin))
             self.sum_sq_norm += norm**2
         elif self.steps <= ALWAYS or self.steps % EVERY == 0:
             self._learn_in_metric(self._metric, here, self.origin)
 
     def _learn_in_metric(self, metric: Metric, here: list[Tensor], origin: list[Tensor]) -> None:
-        parameters = self.multigradient.objective.parameters
+        parameters, placement = self.multigradient.objective.model_parameters, self.multigradient.objective.placement
         moved = length = start = total = 0.0
-        for parameter, x, first, scaling in zip(parameters, here, origin, metric.after(parameters), strict=True):
+        for parameter, x, first, whole in zip(parameters, here, origin, metric.after(parameters), strict=True):
             if parameter.grad is not None:
+                gradient, scaling = (placement.part_of(value, parameter) for value in (parameter.grad, whole))
                 moved += float(((x - first).square_() * scaling).sum(dtype=torch.float64))
-                length += float((parameter.grad.square() / scaling).sum(dtype=torch.float64))
+                length += float((gradient.square() / scaling).sum(dtype=torch.float64))
                 total += float(scaling.sum(dtype=torch.float64))
                 if self.steps == 1:
                     start += float(((first.square() + SMALL) * scaling).sum(dtype=torch.float64))
+        moved, length, start, total = placement.totals([moved, length, start, total])
         if self.steps == 1:
             self.max_distance = FIRST * math.sqrt(start)
         self.max_distance = max(self.max_distance, math.sqrt(moved))
         self.reach = max(self.reach, math.sqrt(moved / total)) if total else self.reach
         self.sum_sq_norm += length * (1 if self.steps <= ALWAYS else EVERY)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state; x_0 is split as the parameters are."""
+        state, objective = super().state_dict(), self.multigradient.objective
+        if self.origin is not None:
+            parts = zip(state["origin"], objective.model_parameters, strict=True)
+            state["origin"] = [objective.placement.joined(part, parameter) for part, parameter in parts]
+        return state
+
     def check_state(self, state: Any, path: str = "") -> None:
         """Raise StateMismatch if ``state`` does not fit, including the parameters' shapes."""
         super().check_state(state, path)
         check_numbers(state["ratios"], f"{path or self.kind}.ratios", len(self.optimizer.param_groups))
         if state["origin"] is not None:
-            check_tensors(state["origin"], self.multigradient.objective.parameters, f"{path or self.kind}.origin")
+            check_tensors(state["origin"], self.multigradient.objective.model_parameters, f"{path or self.kind}.origin")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved state and set its learning rate."""
         super().load_state_dict(state)
         if self.origin is not None:
-            parameters = self.multigradient.objective.parameters
-            self.origin = [value.to(parameter) for value, parameter in zip(self.origin, parameters, strict=True)]
+            objective = self.multigradient.objective
+            parts = zip(self.origin, objective.model_parameters, strict=True)
+            self.origin = [
+                objective.placement.part_of(value, own).to(own.device, own.dtype, copy=True) for value, own in parts
+            ]
         self._set()
 
     def _set(self) -> None:

@@ -71,7 +71,8 @@ class HeavyBall(Optimizer):
                     self.state[x]["previous"] = x.clone()  # x_{-1} = x_0
             previous = [self.state[x]["previous"] for x in xs]
             displacements = torch._foreach_sub(xs, previous)
-            torch._foreach_copy_(previous, xs)
+            for kept, x in zip(previous, xs, strict=True):
+                kept.copy_(x)  # one by one, since torch._foreach_copy_ does not know DTensors
             torch._foreach_add_(xs, ds, alpha=-float(group["lr"]))
             torch._foreach_add_(xs, displacements, alpha=group["momentum"])
         return loss

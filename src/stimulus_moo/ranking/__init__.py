@@ -21,6 +21,7 @@ from stimulus_moo.ranking.losses import (
     softmax_loss,
 )
 from stimulus_moo.ranking.metrics import counted_queries, mean_average_precision, mrr, ndcg
+from stimulus_moo.ranking.missing import labelled_queries, skip_missing
 from stimulus_moo.ranking.preferences import EpsilonConstraint
 from stimulus_moo.ranking.ranker import MultiLabelRanker
 from stimulus_moo.ranking.saving import SavedRanker, load_ranker, save_ranker
@@ -46,6 +47,7 @@ __all__ = [
     "counted_queries",
     "from_frame",
     "has_qid",
+    "labelled_queries",
     "labels_from_features",
     "lambda_loss",
     "listnet_loss",
@@ -58,5 +60,6 @@ __all__ = [
     "pareto_front",
     "ranknet_loss",
     "save_ranker",
+    "skip_missing",
     "softmax_loss",
 ]

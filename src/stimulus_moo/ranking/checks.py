@@ -20,7 +20,7 @@ def is_sparse(matrix: Any) -> bool:
 
 
 def checked_labels(labels: ArrayLike, rows: int | None = None, name: str = "labels") -> NDArray[np.float64]:
-    """Return labels as rows x K floats, finite and at least 0, or raise InvalidRankingData."""
+    """Return labels as rows x K floats, at least 0, NaN where missing, or raise InvalidRankingData."""
     try:
         found = np.asarray(labels, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -30,12 +30,12 @@ def checked_labels(labels: ArrayLike, rows: int | None = None, name: str = "labe
     if found.ndim != 2 or found.shape[1] == 0 or (rows is not None and len(found) != rows):
         wanted = "one row per document" if rows is None else f"{rows} rows, one per document"
         raise InvalidRankingData(f"{name} must have {wanted}, and one column per label, found {list(found.shape)}")
-    bad = ~(np.isfinite(found) & (found >= 0))
+    bad = np.isinf(found) | (found < 0)
     if bad.any():
         row, label = np.argwhere(bad)[0]
         raise InvalidRankingData(
-            f"{name} must be finite and at least 0 (0: not relevant), found {found[row, label]} for label {label} in "
-            f"row {row}; shift or bin them first"
+            f"{name} must be finite and at least 0 (0: not relevant, NaN: missing), found {found[row, label]} "
+            f"for label {label} in row {row}; shift or bin them first"
         )
     return found
 

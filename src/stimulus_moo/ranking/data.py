@@ -130,7 +130,7 @@ def from_frame(frame: Any, *, labels: Sequence[str], qid: str, features: Sequenc
 
     Args:
         frame: one row per document.
-        labels: names of the label columns.
+        labels: names of the label columns; NaN is a missing label.
         qid: name of the query id column.
         features: names of the feature columns; None for all others.
 
@@ -187,8 +187,9 @@ def _svmlight(path: Path, n_features: int | None, zero_based: bool, *, with_qid:
         raise InvalidRankingData(f"{path}: expected {wanted}, found a qid in {len(qid)} of {X.shape[0]} lines")
     if X.shape[1] > _MOST_FEATURES:
         raise InvalidRankingData(f"{path}: expected feature indices up to {_MOST_FEATURES:,}, found {X.shape[1]:,}")
-    if not np.isfinite(X.data).all():
-        raise InvalidRankingData(f"{path}: expected finite values, found NaN or infinity")
+    for name, values in (("values", X.data), ("labels", y)):
+        if not np.isfinite(values).all():
+            raise InvalidRankingData(f"{path}: expected finite {name}, found NaN or infinity")
     return X, y, qid
 
 

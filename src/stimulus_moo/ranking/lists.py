@@ -89,7 +89,7 @@ class QueryDataset:
 
     Args:
         features: rows x features, a numpy array or a scipy CSR matrix.
-        labels: rows, or rows x labels, at least 0.
+        labels: rows, or rows x labels, at least 0; NaN where missing, for ``skip_missing``.
         qid: one query id per row, in any order.
         transform: function applied to a block of rows before conversion to a tensor, such as a fitted ``Scaler``.
 

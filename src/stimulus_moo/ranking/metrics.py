@@ -2,12 +2,13 @@
 
 All metrics take one score per row, with the rows in any order. A query without a relevant document (label > 0) is
 excluded from the mean of that label: ``counted_queries`` returns the number of included queries, and
-``per_query=True`` returns NaN for the others. Queries are in the order of their first row. No metric depends on the
-order of rows with equal scores.
+``per_query=True`` returns NaN for the others. A document whose label is missing (NaN) is not in the list of that label.
+Queries are in the order of their first row. No metric depends on the order of rows with equal scores.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def ndcg(
     ``sklearn.metrics.ndcg_score``.
 
     Args:
-        y_true: rows, or rows x K labels, at least 0.
+        y_true: rows, or rows x K labels, at least 0; NaN where missing.
         y_score: one score per row.
         qid: one query id per row, in any order.
         k: cutoff; None for whole lists.
@@ -59,7 +60,10 @@ def ndcg(
     if gain not in ("exponential", "linear"):
         raise InvalidOption(f"gain must be 'exponential' or 'linear', found {gain!r}")
     k = None if k is None else positive_integer("k", k)
-    ranking = _Ranking(y_true, y_score, qid)
+    return _evaluate(lambda ranking: _ndcg(ranking, k, gain), y_true, y_score, qid, per_query)
+
+
+def _ndcg(ranking: _Ranking, k: int | None, gain: str) -> FloatArray:
     labels, starts = ranking.labels, ranking.starts
     best = np.maximum.reduceat(labels, starts)  # per query; gains are divided by the largest one to avoid overflow
     top = best[ranking.query]
@@ -73,7 +77,8 @@ def ndcg(
     for s in range(labels.shape[1]):
         falling = gains[np.lexsort((-gains[:, s], ranking.query)), s]
         ideal[:, s] = np.add.reduceat(falling * discounts, starts)
-    return ranking.result(actual / np.where(best > 0, ideal, 1.0), per_query)
+    found: FloatArray = actual / np.where(best > 0, ideal, 1.0)
+    return found
 
 
 def mean_average_precision(y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike, per_query: bool = False) -> Any:
@@ -88,12 +93,16 @@ def mean_average_precision(y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike
     >>> mean_average_precision([1, 0, 1], [0.9, 0.5, 0.1], [1, 1, 1])
     0.8333333333333333
     """
-    ranking = _Ranking(y_true, y_score, qid)
+    return _evaluate(_average_precision, y_true, y_score, qid, per_query)
+
+
+def _average_precision(ranking: _Ranking) -> FloatArray:
     hits = (ranking.labels > 0).astype(np.float64)
     so_far = ranking.running(hits)
     precision = so_far[ranking.tie_last] / (ranking.rank[ranking.tie_last] + 1)[:, None]
     shares = np.add.reduceat(hits * precision[ranking.tie], ranking.starts)
-    return ranking.result(shares / np.maximum(np.add.reduceat(hits, ranking.starts), 1.0), per_query)
+    found: FloatArray = shares / np.maximum(np.add.reduceat(hits, ranking.starts), 1.0)
+    return found
 
 
 def mrr(y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike, per_query: bool = False) -> Any:
@@ -107,7 +116,10 @@ def mrr(y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike, per_query: bool =
     >>> mrr([0, 1, 0, 1], [0.9, 0.5, 0.5, 0.1], [1, 1, 1, 1])
     0.41666666666666663
     """
-    ranking = _Ranking(y_true, y_score, qid)
+    return _evaluate(_reciprocal_rank, y_true, y_score, qid, per_query)
+
+
+def _reciprocal_rank(ranking: _Ranking) -> FloatArray:
     hits = (ranking.labels > 0).astype(np.float64)
     in_tie = np.add.reduceat(hits, ranking.tie_first)[ranking.tie]  # r relevant among the n documents of the tie
     before = ranking.running(hits)[ranking.tie_last][ranking.tie] - in_tie
@@ -119,7 +131,8 @@ def mrr(y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike, per_query: bool =
     safe = [np.where(possible, value, 1.0) for value in (size - place, in_tie - 1, size, in_tie)]
     log_odds = _log_choose(*np.where(possible, safe[:2], 0.0)) - _log_choose(*safe[2:])
     odds = np.where(possible, np.exp(log_odds), 0.0)
-    return ranking.result(np.add.reduceat(odds / (ranking.rank + 1)[:, None], ranking.starts), per_query)
+    found: FloatArray = np.add.reduceat(odds / (ranking.rank + 1)[:, None], ranking.starts)
+    return found
 
 
 def counted_queries(y_true: ArrayLike, qid: ArrayLike) -> Any:
@@ -130,18 +143,37 @@ def counted_queries(y_true: ArrayLike, qid: ArrayLike) -> Any:
     """
     labels = checked_labels(y_true, name="y_true")
     queries = Queries(checked_qid(qid, len(labels)))
-    counts = (_largest(labels, queries) > 0).sum(axis=0)
+    counts = np.array([len(np.unique(queries.query[column > 0])) for column in labels.T])
     return int(counts[0]) if np.ndim(y_true) == 1 else counts
+
+
+def _evaluate(
+    metric: Callable[[_Ranking], FloatArray], y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike, per_query: bool
+) -> Any:
+    """Return the metric of every query, or its mean over the queries with a relevant document."""
+    labels = checked_labels(y_true, name="y_true")
+    scores = checked_scores(y_score, len(labels))
+    queries = Queries(checked_qid(qid, len(labels)))
+    if np.isnan(labels).any():
+        values = np.full((len(queries), labels.shape[1]), np.nan)
+        for s, known in enumerate(~np.isnan(labels.T)):
+            if known.any():
+                lists = Queries(queries.query[known])  # queries without a labelled document are left out
+                values[lists.ids, s] = _Ranking(labels[known, s, None], scores[known], lists).values(metric)[:, 0]
+    else:
+        values = _Ranking(labels, scores, queries).values(metric)
+    if not per_query:
+        counts = (~np.isnan(values)).sum(axis=0)
+        values = np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), np.nan)
+    if np.ndim(y_true) != 1:
+        return values
+    return values[:, 0] if per_query else float(values[0])
 
 
 class _Ranking:
     """Rows sorted by query and descending score, with ranks and ties."""
 
-    def __init__(self, y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike) -> None:
-        self.flat = np.ndim(y_true) == 1
-        labels = checked_labels(y_true, name="y_true")
-        scores = checked_scores(y_score, len(labels))
-        queries = Queries(checked_qid(qid, len(labels)))
+    def __init__(self, labels: FloatArray, scores: FloatArray, queries: Queries) -> None:
         order = np.lexsort((-scores, queries.query))
         self.starts = queries.starts  # the lists start at the same rows as when grouped by query
         self.labels, scores, self.query = labels[order], scores[order], queries.query[order]
@@ -151,6 +183,12 @@ class _Ranking:
         self.tie = np.cumsum(new) - 1  # tie of each row
         self.tie_first = np.flatnonzero(new)
         self.tie_last = np.append(self.tie_first[1:], len(order)) - 1
+
+    def values(self, metric: Callable[[_Ranking], FloatArray]) -> FloatArray:
+        """Return the metric of each query and label, NaN without a relevant document."""
+        counted = np.maximum.reduceat(self.labels, self.starts) > 0
+        found: FloatArray = np.where(counted, metric(self), np.nan)
+        return found
 
     def averaged(self, values: FloatArray) -> FloatArray:
         """Return the mean over each tie, at every row."""
@@ -164,21 +202,6 @@ class _Ranking:
         before = sums[self.starts] - values[self.starts]
         running: FloatArray = sums - before[self.query]
         return running
-
-    def result(self, values: FloatArray, per_query: bool) -> Any:
-        """Return the values or their mean over the queries with a relevant document."""
-        counted = np.maximum.reduceat(self.labels, self.starts) > 0
-        if per_query:
-            values = np.where(counted, values, np.nan)
-            return values[:, 0] if self.flat else values
-        count = counted.sum(axis=0)
-        means = np.where(count > 0, np.where(counted, values, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
-        return float(means[0]) if self.flat else means
-
-
-def _largest(labels: FloatArray, queries: Queries) -> FloatArray:
-    found: FloatArray = np.maximum.reduceat(labels[queries.rows(np.arange(len(queries)))], queries.starts)
-    return found
 
 
 def _discounts(rank: NDArray[np.int64], k: int | None) -> FloatArray:

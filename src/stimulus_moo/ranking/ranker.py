@@ -137,7 +137,8 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: rows x features, an array or a scipy CSR matrix.
-            y: rows, or rows x K labels, at least 0; 0 is not relevant.
+            y: rows, or rows x K labels, at least 0; 0 is not relevant, NaN is missing. The loss and the NDCG of a label
+                are over the documents and the queries that have it.
             qid: query id of each row, in any order. None treats all rows as *one* list.
 
         Raises:
@@ -189,6 +190,12 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         held_out = None
         if bounds or self.early_stopping is not None:
             data, held_out = self._split(data, plan.seed)
+        absent = np.flatnonzero(np.isnan(labels[data.rows()]).all(axis=0))
+        if len(absent):
+            raise InvalidRankingData(
+                f"y must have each label in some row, found label {absent[0]} missing in all {len(data)} training "
+                "queries; leave this column out"
+            )
         scaler = Scaler().fit(X, data.rows())
         data.transform = scaler
         floors: dict[int, float] = {}

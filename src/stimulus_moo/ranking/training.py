@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from stimulus_moo import METHODS, History, StimulusWarning, fit, measure
 from stimulus_moo.ranking.lists import QueryBatch, QueryDataset
 from stimulus_moo.ranking.losses import RankingLoss
+from stimulus_moo.ranking.missing import labelled_queries, skip_missing
 from stimulus_moo.ranking.preferences import EpsilonConstraint, preferred_weighting
 from stimulus_moo.ranking.scorer import Scorer, smoothness
 from stimulus_moo.ranking.validation import Validation
@@ -73,8 +75,11 @@ def train(plan: Plan, data: QueryDataset, held_out: QueryDataset | None, floors:
     if held_out is not None:
         monitor = _validation(plan, held_out, every=every, size=size, floors=floors, constraint=constraint)
 
+    incomplete = bool(np.isnan(data.labels[data.rows()]).any())
+    loss, counts = (skip_missing(plan.loss), labelled_queries) if incomplete else (plan.loss, None)
+
     def losses(model: torch.nn.Module, batch: QueryBatch) -> torch.Tensor:
-        return plan.loss(model(batch.features), batch.labels, batch.lengths)
+        return loss(model(batch.features), batch.labels, batch.lengths)
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(plan.seed)
@@ -93,6 +98,7 @@ def train(plan: Plan, data: QueryDataset, held_out: QueryDataset | None, floors:
             passes=plan.max_passes,
             weighting=constraint or weighting,
             anchor_batch=size,
+            counts=counts,
             collate_fn=QueryDataset.collate,
             seed=plan.seed,
             callbacks=[] if monitor is None else [monitor],
@@ -104,7 +110,7 @@ def train(plan: Plan, data: QueryDataset, held_out: QueryDataset | None, floors:
                 monitor.measure(scorer, result.history.last())
             best = monitor.best_record
             scorer.load_state_dict(monitor.best)
-            found = measure(scorer, losses, data.batches(size))
+            found = measure(scorer, losses, data.batches(size), counts=counts)
             final, stationarity = found.losses, found.stationarity
     return Trained(
         scorer=scorer,

@@ -64,7 +64,7 @@ class Validation:
         self.best_record: dict[str, Any] = {}
         self._best_value = (-math.inf, -math.inf)
         self._waited = 0
-        missing = np.flatnonzero(self.labels.max(axis=0) <= 0)
+        missing = np.flatnonzero(~(self.labels > 0).any(axis=0))
         if len(missing):
             raise InvalidRankingData(
                 f"label {missing[0]} has no relevant document in the {len(data)} validation queries, so its NDCG is "

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stimulus_moo._engine.nonfinite import finite
-from stimulus_moo._engine.norms import distance
 from stimulus_moo._engine.proposal import Proposal
 from stimulus_moo._engine.step import Step
 from stimulus_moo._engine.warnings import WarnOnce
@@ -236,7 +235,7 @@ class Safeguard(Stateful):
 
     def _has_moved(self) -> bool:
         start = self.multigradient.store.previous
-        return start is not None and distance(self.multigradient.objective.parameters, start) != 0.0  # or NaN
+        return start is not None and self.multigradient.objective.distance(start) != 0.0  # or NaN
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Multiply the learning rates for the duration of a step, so that schedules see their own."""
@@ -255,7 +254,7 @@ class Safeguard(Stateful):
         mg = self.multigradient
         if self.suspended or not self.smoothness or mg.store.previous is None or mg.norm is None or mg.estimator.judges:
             return
-        taken = distance(mg.objective.parameters, mg.store.previous)
+        taken = mg.objective.distance(mg.store.previous)
         if self.long_steps.too_long(taken, max(mg.norm, math.sqrt(self.step_length.lengths))):
             self.suspended = 1
 
@@ -297,7 +296,7 @@ class _Retreat:
             self._values = [parameter.detach().clone() for parameter in parameters]
         self.count(proposal)
         logger.info("the step to %d was taken back and shortened: %s", mg.t, reason)
-        if not all(finite(parameter.detach()) for parameter in parameters):
+        if any(mg.objective.placement.totals([float(not all(finite(value.detach()) for value in parameters))])):
             left = 0.0
         for parameter, origin in zip(parameters, start, strict=True):
             parameter.copy_(torch.lerp(origin, parameter.detach(), left) if left else origin)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
+from stimulus_moo.distributed.checkpoint import read_shards, remove_shards, write_shards
 from stimulus_moo.errors import InvalidOption, StateMismatch, StimulusWarning
 from stimulus_moo.options import positive_integer
 from stimulus_moo.training.files import remove_leftovers, write_whole
@@ -72,15 +73,32 @@ class Checkpoints:
         """Save a run, unless its current step is already saved."""
         if self.folder is not None and self.saved != run.step:
             state = run.state_dict()  # collective: called by all processes
+            rest = write_shards(shards_of(_path(self.folder, run.step)), state)
             if run.group.rank == 0:
-                save(self.folder, state, self.keep)
+                save(self.folder, rest, self.keep)
             self.saved = run.step
+
+    def complete(self, state: dict[str, Any], run: "Run") -> dict[str, Any]:
+        """Return a checkpoint with the shards of this process; called by all processes."""
+        if self.folder is None:
+            return state
+        found: dict[str, Any] = read_shards(shards_of(_path(self.folder, state["step"])), state, run.model)
+        return found
 
 
 def files(folder: Path) -> list[Path]:
     """Return the checkpoints of a folder, newest first."""
     found = [(int(match[1]), path) for path in folder.glob("checkpoint-*.pt") if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(found, reverse=True) if not path.is_dir()]
+
+
+def shards_of(path: Path) -> Path:
+    """Return the folder with the shards of a checkpoint, where the model is split over the processes."""
+    return path.with_suffix(".shards")
+
+
+def _path(folder: Path, step: int) -> Path:
+    return folder / f"checkpoint-{step:09d}.pt"
 
 
 def checksum_file(path: Path) -> Path:
@@ -94,7 +112,7 @@ def save(folder: Path, state: dict[str, Any], keep: int) -> None:
     Raises:
         NotWritten: the disk is full, or the folder is read-only or gone; the older checkpoints are intact.
     """
-    path = folder / f"checkpoint-{state['step']:09d}.pt"
+    path = _path(folder, state["step"])
 
     def write(file: BinaryIO) -> None:
         archive = _Hashing(file)
@@ -108,6 +126,7 @@ def save(folder: Path, state: dict[str, Any], keep: int) -> None:
     for old in files(folder)[keep:]:
         old.unlink(missing_ok=True)
         checksum_file(old).unlink(missing_ok=True)
+        remove_shards(shards_of(old))
 
 
 class _Hashing:
@@ -131,8 +150,12 @@ class _Hashing:
 
 
 def sweep(folder: Path) -> None:
-    """Remove temporary files of a killed process, and checksum files without a checkpoint; no other file."""
+    """Remove temporary files of a killed process, and checksum files and shards without a checkpoint; nothing else."""
     remove_leftovers(folder)
+    for path in folder.glob("checkpoint-*.shards"):
+        checkpoint = path.with_suffix(".pt")
+        if _NAME.fullmatch(checkpoint.name) and not path.is_symlink() and not os.path.lexists(checkpoint):
+            remove_shards(path)
     for path in folder.glob("checkpoint-*.pt.sha256"):
         checkpoint = path.with_name(path.name.removesuffix(".sha256"))
         ours = _NAME.fullmatch(checkpoint.name) and path.is_file() and not path.is_symlink()

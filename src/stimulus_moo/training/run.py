@@ -97,7 +97,7 @@ class Run:
             counts=counts,
             **engine_options,
         )
-        parameters = self.multigradient.objective.parameters
+        parameters = self.multigradient.objective.model_parameters
         self.schedule = self._schedule(guard and scheduler is None and optimizer is None)
         if optimizer is None and method.metric:
             SecondMoment(self.optimizer, self.multigradient)
@@ -211,9 +211,10 @@ class Run:
             return None
         trained = self.multigradient.objective
         objective = Objective(trained.model, trained.losses, micro_batch=trained.micro_batch, counts=trained.counts)
-        reducer = make_reducer(self.group, self._shard, Storage())
+        reducer = make_reducer(self.group, self._shard, Storage(), objective.placement)
+        store = Store(objective, Engine("auto", objective.model, objective.placement), reducer=reducer)
         try:
-            found = measure_with(Store(objective, Engine("auto", objective.model), reducer=reducer), batches, self.step)
+            found = measure_with(store, batches, self.step)
         except NonFiniteError as error:
             if self.multigradient.policy.policy == "raise":
                 raise

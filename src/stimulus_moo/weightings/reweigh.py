@@ -53,9 +53,9 @@ class WhenRising(Reweigh):
         y_t^s = f_A^s(x_t) - f_A^s(x_{t-1})                 if the step evaluates two points, else
         y_t^s = f_A^s(x_t) - (running mean of f^s at the solve)
         due if  passes since the solve >= its own, and some mean of y^s since it exceeds 3 standard errors,
-        or if   passes since the solve >= 4 times its own
+        or if   passes since the solve >= 9 times its own
 
-    A solve costs S passes per sample and a kept step one, so solves use between a fifth and half of all passes. A rule
+    A solve costs S passes per sample and a kept step one, so solves use between a tenth and half of all passes. A rule
     that adds differences is not asked between its anchors, where its rows are not complete.
 
     The running mean has a memory of 0.9. A loss without a count (``counts=``) counts as unchanged.
@@ -65,7 +65,7 @@ class WhenRising(Reweigh):
     optional_names = MappingProxyType({"cost": int, "level": list, "reference": list, "mean": list, "squares": list})
     count_names = ("spent", "count")
     learns = True
-    FEW, ERRORS, SELDOM, MEMORY = 5, 3.0, 4, 0.9
+    FEW, ERRORS, SELDOM, MEMORY = 5, 3.0, 9, 0.9
 
     def __init__(self) -> None:
         self.spent = 0  # passes since the last solve

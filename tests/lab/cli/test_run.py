@@ -4,6 +4,7 @@ import json
 import pytest
 import torch
 
+from stimulus_moo import fit
 from stimulus_moo.lab.cli import arguments
 from stimulus_moo.lab.runs.reading import load_runs
 from stimulus_moo.training import checkpoint
@@ -93,3 +94,35 @@ def test_run_and_compare_do_the_same_with_a_study(place, command):
     assert "9 cells" in result.stdout
     assert len(result.stderr.splitlines()) == 9
     assert json.loads((place / "runs/squares/study.json").read_text())["seeds"] == 3
+
+
+@pytest.mark.filterwarnings("ignore")  # torchjd's solvers warn on their own behalf
+@pytest.mark.parametrize("name", ["UPGrad", "equal"])
+def test_a_weighting_by_name(place, name):
+    if name == "UPGrad":
+        pytest.importorskip("torchjd.aggregation")
+    result = call("run", "tiny", "--method", "smgd", "--weighting", name, "--steps", 5, "--out", "x")
+    assert f"SMGD, {name.lower()} weights" in result.stdout
+    assert settings_of(place / "x")["weighting"] == name.lower()
+    inputs, targets = (problem := fake_lab.build(fake_lab.TINY.settings, 0, None)).data
+    expected = fit(
+        problem.model, problem.losses, (inputs, targets), method="smgd", weighting=name.lower(), lr=0.05, steps=5,
+        batch_size=8, seed=0, guard=True,
+    )  # fmt: skip
+    call("run", "tiny", "--method", "smgd", "--steps", 5, "--out", "own")
+    found, own = (torch.tensor([r["weights"] for r in load_runs(place / out)[0].records]) for out in ("x", "own"))
+    assert torch.allclose(found, torch.tensor(expected.history["weights"]))
+    assert not torch.allclose(found, own)
+
+
+def test_an_unknown_weighting_is_told_with_the_closest():
+    said = call("run", "tiny", "--weighting", "balansed", code=2).stderr
+    assert "there is no weighting 'balansed'; did you mean 'balanced'?" in " ".join(said.replace("│", " ").split())
+
+
+def test_a_run_from_before_the_setting_existed_is_resumed(place):
+    call("run", "tiny", "--method", "smgd", "--quick", "--out", "x")
+    settings = settings_of(place / "x")
+    del settings["weighting"]
+    (place / "x/settings.json").write_text(json.dumps(settings))
+    assert "complete already" in call("run", "tiny", "--method", "smgd", "--quick", "--out", "x", "--resume").stderr

@@ -36,6 +36,7 @@ def test_every_setting_reaches_the_run(place):
         "seconds": 60.0,
         "decay": 0.5,
         "reweigh": "anchor",
+        "weighting": "balanced",
         "n": 32,
         "evaluate_every": 1,
         "epsilon": 0.1,

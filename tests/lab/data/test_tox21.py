@@ -56,7 +56,7 @@ def fake_rdkit(monkeypatch):
     """A stand-in with the names that the loader uses: a molecule is its text, its bits are the letters."""
     names = ("rdkit", "rdkit.Chem", "rdkit.RDLogger", "rdkit.Chem.rdFingerprintGenerator")
     modules = {name: ModuleType(name) for name in names}
-    modules["rdkit.Chem"].MolFromSmiles = lambda text: None if "!" in text else text
+    modules["rdkit.Chem"].MolFromSmiles = lambda text, sanitize=True: None if "!" in text else text
     modules["rdkit.RDLogger"].DisableLog = modules["rdkit.RDLogger"].EnableLog = lambda name: None
 
     class Generator:

@@ -32,6 +32,15 @@ def test_lower_compares_the_worst_of_one_side_with_the_best_of_the_other() -> No
     assert rule(group({"stimulus": 0.1, "mgd": 0.1})).holds is None  # nothing to compare with
 
 
+def test_much_lower_is_less_than_half() -> None:
+    rule = CLAIMS["riverflow"][0].rule
+    family = ("stimulus", "stimulus-m", "stimulus+", "stimulus-m+")
+    assert rule(group({**dict.fromkeys(family, 0.19), "smgd": 0.4, "moco": 0.5})).holds is True
+    found = rule(group({**dict.fromkeys(family, 0.39), "smgd": 0.4, "moco": 0.5}))
+    assert found.holds is False
+    assert found.figures.endswith("(much lower: below 0.5 times)")
+
+
 def test_alike_is_a_ratio() -> None:
     assert alike("mgd", "stimulus", 0.05)(group({"mgd": 1.0, "stimulus": 1.04})).holds
     assert not alike("mgd", "stimulus", 0.05)(group({"mgd": 1.0, "stimulus": 1.06})).holds

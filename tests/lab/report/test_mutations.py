@@ -99,7 +99,7 @@ def draw(folder: Path, others: Path, charts: bool = False) -> None:
     found = [*load_runs(folder), *load_runs(others)]
     studies = [*load_studies(folder), *load_studies(others)]
     groups, console = group_runs(found), Console(quiet=True)
-    text = page(groups, studies, "", "name")
+    text = page(groups, studies, "")
     assert "MGD" in text
     assert "Squares" in text
     print_results(console, found)

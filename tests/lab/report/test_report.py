@@ -54,7 +54,7 @@ def test_names_are_escaped_everywhere() -> None:
         "settings": {EVIL: EVIL},
     }
     study["tables"] = [{"title": EVIL, "columns": [EVIL], "rows": [[EVIL]]}]
-    text = page(group_runs(odd_runs()), [study], "", EVIL)
+    text = page(group_runs(odd_runs()), [study], "")
     assert "<script>alert" not in text
     assert "</script>\"'" not in text
     read = Reader(text)
@@ -91,7 +91,7 @@ def test_script_data_survives_any_string() -> None:
 
 
 def test_links_stay_inside_the_page() -> None:
-    read = Reader(page(group_runs(odd_runs()), [fake_study()], "", "runs"))
+    read = Reader(page(group_runs(odd_runs()), [fake_study()], ""))
     for _, attributes in read.tags:
         assert "src" not in attributes
         assert (attributes.get("href") or "#").startswith("#")
@@ -100,22 +100,45 @@ def test_links_stay_inside_the_page() -> None:
 
 
 def test_page_is_the_same_every_time() -> None:
-    assert page(group_runs(odd_runs()), [fake_study()], "", "x") == page(
-        group_runs(odd_runs()), [fake_study()], "", "x"
-    )
+    assert page(group_runs(odd_runs()), [fake_study()], "") == page(group_runs(odd_runs()), [fake_study()], "")
 
 
 def test_missing_pieces_are_stated() -> None:
     runs = [fake_run(m, 0, ("a", "b"), steps=30, every=100) for m in ("mgd", "stimulus")]
     study = {"name": "empty", "charts": [{"title": "Nothing", "series": [{"name": "a", "x": [], "y": []}]}]}
-    text = page(group_runs(runs), [study], "", "x")
+    text = page(group_runs(runs), [study], "")
     for said in ("Only one seed (0)", "there is no loss figure", "there is no stationarity figure", "no verdict",
                  "No scalarisation baseline", "synthetic data", "Nothing: nothing was measured"):  # fmt: skip
         assert said in text, said
 
 
+def test_the_title_says_what_the_report_is_about() -> None:
+    def titles(runs: list[RecordedRun], studies: list[dict[str, Any]]) -> set[str]:
+        text = page(group_runs(runs), studies, "")
+        return {re.search(f"<{tag}>(.*?)(: stimulus-moo report)?</{tag}>", text)[1] for tag in ("title", "h1")}
+
+    one, two = ([fake_run("mgd", 0, ("a",), steps=20, experiment=name, title=name)] for name in ("Digits", "Rivers"))
+    assert titles(one, []) == {"Digits"}
+    assert titles(one, [fake_study()]) == {"Digits and The square-root law"}
+    assert titles([*one, *two], [fake_study()]) == {"2 experiments and 1 study"}
+    assert titles([], []) == {"No runs"}
+
+
+def test_the_report_has_no_local_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stimulus_moo.lab.report.figures.FIGURES", {})
+    own = {"data": "IDX files in /home/ann/data/mnist, paired", "files": "/home/ann/data/mnist", "experiment": "digits"}
+    study = {**fake_study(), "settings": {"data": "C:\\Users\\ann\\data"}, "findings": ["read from ~/ann/table.csv"]}
+    store(fake_runs(2, ("mgd",), 1, steps=20, **own), [study], tmp_path)
+    text = report.write_report(tmp_path).read_text("utf-8")
+    shown = text[: text.index('<script type="application/json"')]
+    assert "ann" not in re.sub("[Cc]hannel|annotation|[Ss]panning", "", shown)
+    assert str(tmp_path) not in text
+    assert "IDX files in mnist, paired" in shown
+    assert "--files mnist" in shown
+
+
 def test_an_empty_folder_says_so() -> None:
-    assert "No runs and no studies were found here." in page([], [], "", "x")
+    assert "No runs and no studies were found here." in page([], [], "")
 
 
 def test_long_curves_are_thinned_with_their_ends() -> None:
@@ -125,7 +148,7 @@ def test_long_curves_are_thinned_with_their_ends() -> None:
         assert len(x) <= trace_points(group) == 1000
         assert (x[0], x[-1]) == (1, 2500)
     assert entry["loss"]["iterations"]["mean"][0][-1] == pytest.approx(group.runs[0].records[-1]["losses"][0], rel=1e-4)
-    assert "at most 1,000 points" in page([group], [], "", "x")
+    assert "at most 1,000 points" in page([group], [], "")
 
 
 def test_equal_curves_are_stored_once() -> None:
@@ -181,7 +204,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     runs += fake_runs(40, METHODS[:3], 1, steps=60, experiment="forty") + odd_runs()
     plotly = pytest.importorskip("plotly.offline")
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(page(group_runs(runs), [fake_study()], plotly.get_plotlyjs(), "All of it"), encoding="utf-8")
+    path.write_text(page(group_runs(runs), [fake_study()], plotly.get_plotlyjs()), encoding="utf-8")
     with open_browser(tmp_path_factory.mktemp("profile")) as driver:
         driver.get(path.as_uri())
         driver.execute_async_script(DRAWN)

@@ -75,12 +75,14 @@ def _page_for(error: Exception, page: str) -> str:
 def _print_how_to_resume() -> None:
     """Print the command that resumes the work, for commands that keep what they have done."""
     program, *arguments = sys.argv
-    command = next((word for word in arguments if word in ("run", "compare", "demo")), None)  # --plugin may precede it
+    command = next(
+        (word for word in arguments if word in ("run", "compare", "demo", "board")), None
+    )  # --plugin may precede it
     if command is None:
         _print_line("stopped", "yellow", "no partial output was left behind")
         return
     name = f"{Path(sys.executable).name} -m stimulus_moo" if program.endswith("__main__.py") else PROGRAM
-    if "--resume" not in arguments and command != "demo":  # demo always resumes
+    if "--resume" not in arguments and command not in ("demo", "board"):  # these always resume
         arguments.append("--resume")
     _print_line("stopped", "yellow", "all results so far are saved; to resume:")
     stderr().print(f"  {name} {shlex.join(arguments)}", markup=False, highlight=False, soft_wrap=True)

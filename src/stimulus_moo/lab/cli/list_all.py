@@ -1,4 +1,4 @@
-"""``stimulus-moo list``: experiments, studies and methods."""
+"""``stimulus-moo list``: experiments, studies, methods and weightings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from stimulus_moo.lab.cli.tables import print_catalogue
 
 @handle_errors
 def list_all() -> None:
-    """List experiments, studies and methods."""
+    """List experiments, studies, methods and weightings."""
     experiments, studies = arguments.catalogue()
     print_catalogue(stdout(), experiments.values(), studies.values())

@@ -9,7 +9,7 @@ import typer
 
 import stimulus_moo
 from stimulus_moo.errors import DOCS
-from stimulus_moo.lab.cli import compare, data, demo, front, list_all, rank, report, run, tune
+from stimulus_moo.lab.cli import board, compare, data, demo, diagnose, front, list_all, rank, report, run, tune
 from stimulus_moo.lab.cli.error_handling import handle_errors
 from stimulus_moo.plugins import load_file, load_installed
 
@@ -29,6 +29,8 @@ app.command()(tune.tune)
 app.command()(front.front)
 app.command()(report.report)
 app.command()(demo.demo)
+app.command()(board.board)
+app.command()(diagnose.diagnose)
 app.add_typer(data.app, name="data")
 app.add_typer(rank.app, name="rank")
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import typer
 
-from stimulus_moo import InvalidOption
+from stimulus_moo import WEIGHTINGS, InvalidOption
 from stimulus_moo.lab.cli.names import find, find_method
 from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.study import Study
 from stimulus_moo.options import positive_integer, positive_integer_or_auto, positive_or_auto, real
+from stimulus_moo.plugins import load_installed
 
 _LARGEST_COUNT = 10**12  # larger counts overflow
 _PANEL = "Settings (default: the experiment's own)"
@@ -88,6 +89,11 @@ def _reweigh(name: str, text: str) -> int | str:
     return value if isinstance(value, str) else positive_integer(name, value)
 
 
+def _weighting(name: str, text: str) -> str:
+    load_installed()
+    return find(text.strip().lower(), WEIGHTINGS, name)
+
+
 def _sigma2(name: str, text: str) -> float | str:
     return text if text == "auto" else real(name, _number(text))
 
@@ -146,6 +152,9 @@ OPTIONS: dict[str, SettingOption] = {
         "Solve for the weights at every step (1), every so many steps, at anchors (anchor) or when due (auto); they "
         "are kept in between.",
         parse=_reweigh,
+    ),
+    "weighting": SettingOption(
+        str, "A weighting by name, instead of the method's own; see `stimulus-moo list`.", parse=_weighting
     ),
     "n": SettingOption(int, "Size of the training set.", 1),
     "files": SettingOption(

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stimulus_moo import PAPER_METHODS
+from stimulus_moo import PAPER_METHODS, WEIGHTINGS
 from stimulus_moo.lab.experiment import Experiment
 from stimulus_moo.lab.methods import LAB_METHODS
 from stimulus_moo.lab.report.groups import Group, group_runs, step_size
@@ -18,10 +18,11 @@ from stimulus_moo.lab.report.tables import Table as Results
 from stimulus_moo.lab.report.tables import comparison_table
 from stimulus_moo.lab.runs import RecordedRun
 from stimulus_moo.lab.study import Study
+from stimulus_moo.plugins import load_installed
 
 
 def print_catalogue(console: Console, experiments: Iterable[Experiment], studies: Iterable[Study]) -> None:
-    """Print the experiments, studies and methods."""
+    """Print the experiments, studies, methods and weightings."""
     for title, entries in (("Experiments: methods x seeds", experiments), ("Studies: one claim each", studies)):
         table = Table("Name", "Title", "Claim", title=title, title_justify="left", show_lines=True)
         for entry in entries:
@@ -31,6 +32,8 @@ def print_catalogue(console: Console, experiments: Iterable[Experiment], studies
     for method in LAB_METHODS.values():
         table.add_row(method.name, method.title, "the paper" if method.name in PAPER_METHODS else "beyond the paper")
     console.print(table)
+    load_installed()
+    console.print(Text(f"Weightings, for --weighting: {', '.join(WEIGHTINGS)}"))
 
 
 def print_results(console: Console, runs: Sequence[RecordedRun]) -> None:

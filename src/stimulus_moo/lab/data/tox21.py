@@ -115,10 +115,23 @@ def _fingerprints(path: Path, smiles: Sequence[str]) -> NDArray[np.float32]:
     log.DisableLog("rdApp.*")  # rdkit writes a line to stderr for every unusual molecule
     try:
         for row, text in enumerate(smiles):
-            molecule = chemistry.MolFromSmiles(text)
+            molecule = _molecule(chemistry, text)
             if molecule is None:
                 raise row_error(path, _FORMAT, row, "smiles", "a molecule that rdkit can read", text)
             result[row] = generator.GetFingerprintAsNumPy(molecule)
     finally:
         log.EnableLog("rdApp.*")
     return result
+
+
+def _molecule(chemistry: Any, text: str) -> Any:
+    """Return rdkit's molecule, or None. A few molecules, with metals, have more bonds than rdkit's check allows."""
+    molecule = chemistry.MolFromSmiles(text)
+    if molecule is not None:
+        return molecule
+    molecule = chemistry.MolFromSmiles(text, sanitize=False)
+    if molecule is not None:
+        molecule.UpdatePropertyCache(strict=False)
+        steps = chemistry.SanitizeFlags
+        chemistry.SanitizeMol(molecule, steps.SANITIZE_ALL ^ steps.SANITIZE_PROPERTIES)
+    return molecule

@@ -44,7 +44,7 @@ def experiment_charts(group: Group, data: Mapping[str, Any]) -> list[Chart | str
     band = "Line: mean over seeds; band: lowest to highest seed." if several else "One seed each, so there is no band."
     tasks, cost = list(enumerate(group.tasks)), cost_of(group)
     return [
-        _loss_chart(tasks, data, band, "iterations" if cost == "gradients" else cost),
+        _loss_chart(tasks, data, band, cost),
         _stationarity_chart(data, band, cost),
         *(_radar_charts(tasks) if len(tasks) >= 3 and has_data(data, "normalised") else ()),
         *(_weight_charts(group, tasks) if has_data(data, "weights") else ()),
@@ -72,9 +72,9 @@ def _stationarity_chart(data: Mapping[str, Any], band: str, axis: str) -> Chart 
 
 
 def _axes(data: Mapping[str, Any], key: str) -> list[tuple[str, str]]:
-    """Return the x axes for which there are curves, with the first word of their labels."""
+    """Return the x axes for which there are curves, with their short names."""
     curves = [entry[key] for entry in data["entries"] if entry[key]]
-    return [(axis, label.split()[0]) for axis, label in AXES.items() if any(axis in found for found in curves)]
+    return [(axis, axis.capitalize()) for axis in AXES if any(axis in found for found in curves)]
 
 
 def _radar_charts(tasks: Sequence[tuple[int, str]]) -> list[Chart]:

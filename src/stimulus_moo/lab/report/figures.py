@@ -38,7 +38,7 @@ from stimulus_moo.lab.report.drawing import (
 )
 from stimulus_moo.lab.report.groups import Entry, Group, group_runs
 from stimulus_moo.lab.report.palette import style_named
-from stimulus_moo.lab.report.scores import normalised_losses
+from stimulus_moo.lab.report.scores import cost_of, normalised_losses
 from stimulus_moo.training.files import write_whole
 
 if TYPE_CHECKING:
@@ -100,15 +100,16 @@ def loss_figure(group: Group) -> Figure | None:
 
 
 def task_figure(group: Group) -> Figure | None:
-    """Draw the loss of each task against gradient evaluations, for five to twelve tasks."""
+    """Draw the loss of each task against the cost of the comparison, for five to twelve tasks."""
     if not FEW < len(group.tasks) <= SOME:
         return None
-    curves = [(entry, loss_curve(entry, "gradients")) for entry in group.entries]
+    cost = cost_of(group)
+    curves = [(entry, loss_curve(entry, cost)) for entry in group.entries]
     figure, panels = grid(-(-len(group.tasks) // 4), 4, 3.2, 2.5)
     drawn = False
     for s, panel in enumerate(used(panels, len(group.tasks))):
-        drawn |= lines(panel, "gradients", [(entry, curve, s) for entry, curve in curves if curve is not None])
-        panel.set(title=text(group.tasks[s]), xlabel=AXES["gradients"])
+        drawn |= lines(panel, cost, [(entry, curve, s) for entry, curve in curves if curve is not None])
+        panel.set(title=text(group.tasks[s]), xlabel=AXES[cost])
     return finish(figure, f"{_named(group)}: loss per task ({about_band(group)})", group) if drawn else None
 
 

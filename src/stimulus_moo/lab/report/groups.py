@@ -58,9 +58,15 @@ class Entry:
         return self.method in FAMILY
 
     @property
+    def ours(self) -> bool:
+        """Whether verdicts are about the method: a STIMULUS variant, or auto, which is built on them."""
+        return self.family or self.method == "auto"
+
+    @property
     def scalarisation(self) -> bool:
         """Whether the method has fixed weights."""
-        return "scalarisation" in self.method
+        fixed = self.runs[0].settings.get("weighting") in (None, "equal")
+        return "scalarisation" in self.method and fixed
 
     @property
     def diverged(self) -> tuple[RecordedRun, ...]:
@@ -138,7 +144,9 @@ def _entries(runs: Sequence[RecordedRun]) -> tuple[Entry, ...]:
         mine = [run for run in runs if run.method == method]
         varied = [key for key in VARIED if len({str(_setting(run, key)) for run in mine}) > 1]
         for run in sorted(mine, key=lambda run: ([_rank(_setting(run, key)) for key in varied], run.seed)):
-            variant = ", ".join(f"{VARIED[key]} {_setting(run, key)}" for key in varied)
+            weighting = run.settings.get("weighting")
+            named = [] if weighting is None else [f"{weighting} weights"]
+            variant = ", ".join([*named, *(f"{VARIED[key]} {_setting(run, key)}" for key in varied)])
             keyed.setdefault((method, variant), []).append(run)
     styles = styles_for(keyed)
     return tuple(Entry(*key, style, tuple(keyed[key])) for key, style in zip(keyed, styles, strict=True))

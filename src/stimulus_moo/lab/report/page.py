@@ -25,19 +25,21 @@ _DASHES = {
 }
 
 
-def page(groups: Sequence[Group], studies: Sequence[Mapping[str, Any]], plotly_js: str, name: str) -> str:
+def page(groups: Sequence[Group], studies: Sequence[Mapping[str, Any]], plotly_js: str) -> str:
     """Return the HTML page, with plotly's script, our own, and all data."""
     data: dict[str, list[Any]] = {
         "experiments": [experiment_data(group) for group in groups],
         "studies": [study_data(study) for study in studies],
     }
+    experiments = [experiment_section(*pair) for pair in zip(groups, data["experiments"], strict=True)]
+    claims = [study_section(*pair) for pair in zip(studies, data["studies"], strict=True)]
     return (
         _environment()
         .get_template("page.html")
         .render(
-            name=name,
-            experiments=[experiment_section(*pair) for pair in zip(groups, data["experiments"], strict=True)],
-            studies=[study_section(*pair) for pair in zip(studies, data["studies"], strict=True)],
+            title=_title([e["title"] for e in experiments], [s["title"] for s in claims]),
+            experiments=experiments,
+            studies=claims,
             about=about(groups),
             style=_asset("report.css"),
             script=_asset("report.js"),
@@ -45,6 +47,16 @@ def page(groups: Sequence[Group], studies: Sequence[Mapping[str, Any]], plotly_j
             data=Markup(to_script(data)),
         )
     )
+
+
+def _title(experiments: Sequence[str], studies: Sequence[str]) -> str:
+    """Return the titles of one or two sections, else how many there are."""
+    titles = [*experiments, *studies]
+    if len(titles) <= 2:
+        return " and ".join(titles) or "No runs"
+    kinds = (("experiment", len(experiments)), ("study", len(studies)))
+    plural = {"experiment": "experiments", "study": "studies"}
+    return " and ".join(f"{count} {kind if count == 1 else plural[kind]}" for kind, count in kinds if count)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,19 @@ from stimulus_moo.lab.study import verdict
 
 _HEAD = """# Reproduction
 
-Every figure and table of the STIMULUS paper that this machine can run, and three claims it makes without showing them.
-`make reproduce` (resumable) writes this page from the run directories; no number is entered by hand. Losses are
-means over the whole training set of the experiment. `samples` counts each sample drawn once, `gradients` every
-per-sample evaluation of all gradients, `passes` every per-sample derivative of one scalar: one per task for a
-multi-gradient, one for a weighted loss. The scalarisation baselines are plain SGD and Adam on the mean of the losses
-with the best learning rate of a grid; the paper has no such baseline. Verdicts follow from the rules in
-`lab/report/claims.py` and in each study: *holds* at the paper's settings, *holds with another step size*, *does not
-hold*, or *not shown* where no method it compares was trained. Seconds are wall-clock time of the steps on a shared
-machine: compare gradient evaluations or, with the scalarisations, passes instead.
+Every figure and table of the STIMULUS paper that this machine can run, and three claims it makes without showing them:
+how many of the claims hold.
+"""
+
+_READING = """\
+`make reproduce` (resumable) writes this page from the run directories; no number is entered by hand. Losses are means
+over the whole training set of the experiment. `samples` counts each sample drawn once, `gradients` every per-sample
+evaluation of all gradients, `passes` every per-sample derivative of one scalar: one per task for a multi-gradient, one
+for a weighted loss. The scalarisation baselines are plain SGD and Adam on the mean of the losses with the best learning
+rate of a grid; the paper has no such baseline. Verdicts follow from the rules in `lab/report/claims.py` and in each
+study: *holds* at the paper's settings, *holds with another step size*, *does not hold*, or *not shown* where no method
+it compares was trained. Seconds are wall-clock time of the steps on a shared machine: compare gradient evaluations or,
+with the scalarisations, passes instead.
 """
 
 _LOOSE_ENDS = """## Details the paper leaves open, and our choices
@@ -61,6 +66,9 @@ _GUARDED = (
     "per step; SMGD and the baselines are shown for comparison."
 )
 
+#: Verdicts in the order of the summary.
+_ORDER = ("holds", "holds with another step size", "does not hold", "not shown", "not conclusive", "not run yet")
+
 #: Folders of the runs: the paper's settings, another step size, and the paper's settings with the safeguard.
 _LABELS = ("paper", "other-step", "guarded")
 
@@ -76,32 +84,37 @@ def write_page(out: Path, page: Path) -> None:
         guarded = groups.get("guarded", {}).get(name)
         if blocks:
             title = EXPERIMENTS[name].title
-            verdicts += [(title, claim.text, _verdict(claim, blocks)) for claim in claims]
+            verdicts += [(title, _verdict(claim, blocks)) for claim in claims]
         parts.append(_experiment(name, claims, blocks, guarded) if blocks else _not_run(EXPERIMENTS[name].title))
     studies = {study["name"]: study for study in (load_studies(out / "studies") if (out / "studies").is_dir() else ())}
     known = dict.fromkeys((*(name for name in STUDIES if name not in BEYOND), *studies))
     parts += [_study(studies[name]) if name in studies else _not_run(STUDIES[name].title) for name in known]
     for label, found in groups.items():
         parts += [_own(group) for name, group in found.items() if name not in CLAIMS and label not in _LABELS]
-    verdicts += [
-        (_title(study), str(study.get("claim") or "-"), str(study.get("verdict"))) for study in studies.values()
-    ]
-    write_text(page, "\n".join([_HEAD, summary(verdicts), *parts, _LOOSE_ENDS, _PLUS]))
+    verdicts += [(_title(study), str(study.get("verdict"))) for study in studies.values()]
+    write_text(page, "\n".join([_HEAD, summary(verdicts), _READING, *parts, _LOOSE_ENDS, _PLUS]))
 
 
-def summary(verdicts: Sequence[tuple[str, str, str]]) -> str:
-    """Return the verdicts on one screen, from (experiment or study, claim, verdict).
+def summary(verdicts: Sequence[tuple[str, str]]) -> str:
+    """Return the numbers of claims by verdict, one row per experiment or study, from (title, verdict).
 
-    >>> print(summary([("Digits", "STIMULUS is faster", "holds")]))
-    ## Summary
-    <BLANKLINE>
-    | | claim | verdict |
-    |---|---|---|
-    | [Digits](#digits) | STIMULUS is faster | **holds** |
+    >>> print(summary([("Digits", "holds"), ("Digits", "not shown"), ("Rates", "holds")]))
+    | | holds | not shown |
+    |---|---:|---:|
+    | [Digits](#digits) | 1 | 1 |
+    | [Rates](#rates) | 1 | |
+    | **all claims** | **2** | **1** |
     <BLANKLINE>
     """
-    rows = [f"| [{title}](#{_anchor(title)}) | {claim} | **{found}** |" for title, claim, found in verdicts]
-    return "\n".join(["## Summary", "", "| | claim | verdict |", "|---|---|---|", *rows, ""])
+    counts = Counter(verdicts)
+    total = Counter(found for _, found in verdicts)
+    columns = sorted(total, key=lambda found: _ORDER.index(found) if found in _ORDER else len(_ORDER))
+    lines = ["| | " + " | ".join(columns) + " |", "|---" + "|---:" * len(columns) + "|"]
+    for title in dict.fromkeys(title for title, _ in verdicts):
+        cells = "".join(f" {counts[title, found] or ''} |".replace("  ", " ") for found in columns)
+        lines.append(f"| [{title}](#{_anchor(title)}) |{cells}")
+    lines.append("| **all claims** |" + "".join(f" **{total[found]}** |" for found in columns))
+    return "\n".join([*lines, ""]) if verdicts else "None was run yet.\n"
 
 
 def _anchor(title: str) -> str:

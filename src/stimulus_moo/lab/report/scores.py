@@ -101,9 +101,14 @@ def test_score(entry: Entry, metric: str, task: int | None) -> Score | None:
 
 
 def cost_of(group: Group) -> str:
-    """Return the cost at which methods are compared: passes or seconds with such a budget, else gradients."""
-    asked = (name for name in ("passes", "seconds") if all(run.settings.get(name) for run in group.runs))
-    return next(asked, "gradients")
+    """Return the cost at which methods are compared: seconds with such a budget, else passes.
+
+    Runs of early versions did not count passes: then gradients.
+    """
+    if all(run.settings.get("seconds") and not run.settings.get("passes") for run in group.runs):
+        return "seconds"
+    begun = [run for run in group.runs if last_count(run, "gradients")]
+    return "passes" if all(last_count(run, "passes") for run in begun) else "gradients"
 
 
 def equal_budget(group: Group) -> float | None:

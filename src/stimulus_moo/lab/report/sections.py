@@ -43,7 +43,7 @@ class Badge:
 def experiment_section(group: Group, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values for the template of an experiment; ``data`` is the data of its charts."""
     found = verdict(group)
-    words = f"STIMULUS {found.label}" if found.label in ("ahead", "level", "behind") else found.label
+    words = f"{found.subject} {found.label}" if found.label in ("ahead", "level", "behind") else found.label
     tables = [table for table in (sample_table(group), ablation_table(group), *test_tables(group)) if table]
     steps = sorted({int(s.mean) for entry in group.entries if (s := scores.iterations(entry))})
     return {

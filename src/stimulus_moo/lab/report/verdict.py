@@ -18,14 +18,18 @@ _Scored = tuple["Entry", Score]
 
 @dataclass(frozen=True)
 class Verdict:
-    """A label (``ahead``, ``level``, ``behind``, ``mixed`` or ``no comparison``) and the sentences that explain it."""
+    """A label (``ahead``, ``level``, ``behind``, ``mixed`` or ``no comparison``) and the sentences that explain it.
+
+    ``subject`` is the method that the label is about, the best of ours at the end.
+    """
 
     label: str
     sentences: tuple[str, ...]
+    subject: str = ""
 
 
 def verdict(group: Group) -> Verdict:
-    """Compare the best STIMULUS variant with the best other method and the best scalarisation.
+    """Compare the best STIMULUS variant, or auto, with the best other method and the best scalarisation.
 
     A method is ahead of another if each of its seeds is better than every seed of the other; otherwise they are level.
     """
@@ -45,7 +49,8 @@ def verdict(group: Group) -> Verdict:
         labels += _against(equal, f"at equal cost ({budget:,.0f} {named})", sentences)
     if not labels:
         return Verdict("no comparison", tuple(sentences))
-    return Verdict(labels[0] if len(set(labels)) == 1 else "mixed", tuple(sentences))
+    subject = next((entry.label for entry, _ in final if entry.ours), "")
+    return Verdict(labels[0] if len(set(labels)) == 1 else "mixed", tuple(sentences), subject)
 
 
 def missing(group: Group) -> list[str]:
@@ -92,11 +97,11 @@ def _ranked(group: Group, score_of: Callable[[Entry], Score | None]) -> list[_Sc
 
 
 def _against(ranked: Sequence[_Scored], when: str, sentences: list[str]) -> list[str]:
-    """Add a sentence for each rival of the best STIMULUS variant, and return the labels."""
-    ours = next((pair for pair in ranked if pair[0].family), None)
+    """Add a sentence for each rival of the best of our methods, and return the labels."""
+    ours = next((pair for pair in ranked if pair[0].ours), None)
     if ours is None:
         return []
-    others = [pair for pair in ranked if not pair[0].family]
+    others = [pair for pair in ranked if not pair[0].ours]
     rivals = [next((pair for pair in others if pair[0].scalarisation is kind), None) for kind in (False, True)]
     names = ("the best other multi-objective method", "the best scalarisation")
     labels = []
@@ -120,7 +125,8 @@ def _compare(ours: Score, rival: Score) -> tuple[str, str]:
     ahead = ours.mean < rival.mean
     share = abs(ours.mean - rival.mean) / abs(rival.mean) if rival.mean else 0.0
     if not ahead and share >= 1:
-        return "behind", f"{ours.mean / rival.mean:.1f} times that of"
+        times = ours.mean / rival.mean
+        return "behind", f"{times:.1f} times that of" if times < 100 else f"{times:,.0f} times that of"
     size = f"{share:.0%}" if share >= 0.005 else "just"
     return ("ahead", f"{size} below") if ahead else ("behind", f"{size} above")
 

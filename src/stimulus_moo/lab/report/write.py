@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 from stimulus_moo import MissingDependency
 from stimulus_moo.lab.report.figures import write_figures
 from stimulus_moo.lab.report.groups import group_runs
 from stimulus_moo.lab.report.page import page
+from stimulus_moo.lab.report.paths import without_paths
 from stimulus_moo.lab.runs import RunError, load_runs, load_studies
 from stimulus_moo.lab.runs.storage import write_text
 
@@ -16,7 +18,7 @@ from stimulus_moo.lab.runs.storage import write_text
 def write_report(folder: Path) -> Path:
     """Write ``figures/`` and ``report.html`` into a folder, from every run and study below it.
 
-    The page contains all data and scripts, and makes no network requests.
+    The page contains all data and scripts, no local path, and makes no network requests.
 
     Returns:
         The path of the page.
@@ -44,5 +46,6 @@ def write_report(folder: Path) -> Path:
         raise RunError(f"{folder} holds nothing that can be reported: {damaged[0].message}")
     write_figures(runs, studies, figures)
     path = folder / "report.html"
-    write_text(path, page(group_runs(runs), studies, get_plotlyjs(), folder.resolve().name))
+    shown = [replace(run, settings=without_paths(run.settings), summary=without_paths(run.summary)) for run in runs]
+    write_text(path, page(group_runs(shown), without_paths(studies), get_plotlyjs()))
     return path

@@ -1,0 +1,1 @@
+"""The scoreboard: real problems, the field's metrics, and every rival at equal budgets."""
