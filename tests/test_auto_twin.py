@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -21,9 +22,10 @@ STALLED = 10.0  # whatever the losses do
 @pytest.mark.parametrize(
     ("lr", "look", "signal", "passed"),
     [
-        pytest.param(0.03, 30, 2.0, "ad", id="differences last"),
-        pytest.param(0.03, 10, 2.0, "aad", id="the first anchor's gradient is too large"),
-        pytest.param(0.003, 10, 1e9, "ada", id="losses rise"),  # at short steps the batches' losses differ more
+        pytest.param(0.05, 30, 4.0, "ad", id="differences last"),
+        pytest.param(0.03, 10, 4.0, "aad", id="the first anchor's gradient is too large"),
+        pytest.param(0.05, 12, 4.0, "adad", id="the second anchor's gradient is too large"),
+        pytest.param(0.003, 10, math.inf, "ada", id="losses rise"),  # at short steps the batches' losses differ more
     ],
 )
 def test_auto_equals_its_twin_through_the_switch(lr: float, look: int, signal: float, passed: str, engine: str) -> None:
@@ -62,7 +64,7 @@ def test_auto_equals_its_twin_through_the_switch(lr: float, look: int, signal: f
     assert relative(np.array([float(step.sq_norm) for step in steps]), (twin.d**2).sum(1)) < TWIN_TOLERANCE
     # what the twin went through
     assert kinds.index("anchor") == look
-    assert kinds.count("difference") > 20
+    assert kinds.count("difference") > 10
     assert phases(kinds) == passed
     assert 3 < twin.reweighed.sum() < STEPS / 4
 

@@ -112,8 +112,19 @@ def test_losses_that_rise_end_a_trial() -> None:
 
 def test_an_anchor_with_a_large_gradient_ends_a_trial() -> None:
     q = 480 / 12
-    assert lasts(on_trial(signal=1.99 / q), [1e-3] * 30) == 30
-    assert lasts(on_trial(signal=2.01 / q), [1e-3] * 30) == 0  # the noise does not dominate
+    assert lasts(on_trial(signal=3.99 / q), [1e-3] * 30) == 30
+    assert lasts(on_trial(signal=4.01 / q), [1e-3] * 30) == 0  # the noise does not dominate
+
+
+@pytest.mark.parametrize(("signal", "stays"), [(0.99, True), (1.01, False)])
+def test_the_gradient_shrinks_from_the_first_anchor_to_the_second(signal: float, stays: bool) -> None:
+    q = 480 / 12
+    rule = on_trial(signal=3.99 / q)
+    assert lasts(rule, [1e-3] * 40) == 40
+    assert rule.update(47).anchor is not None
+    rule.learn(_seen(losses=[1.0, 1.0], gradients=480, anchored=True))
+    rule.record(signal / q, anchored=True)
+    assert (rule.update(48) == DIFFERENCE) is stays
 
 
 def test_a_second_trial_waits_longer_and_is_the_last() -> None:

@@ -94,7 +94,8 @@ class Stalls:
     def learn(self, kind, losses, gradients, difference, d):
         self.count += 1
         if kind == "anchor":
-            self.cost, self.spent, self.signal = gradients, 0, d @ d
+            self.cost, self.spent = gradients, 0
+            self.signal = d @ d if self.signal is None else self.most * (d @ d)
         else:
             self.spent += gradients
             self.size = gradients // (2 if kind == "difference" else 1)
@@ -107,7 +108,7 @@ class Stalls:
             self.noise = running(self.noise, d @ d, 0.98)
 
 
-def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, signal=2.0, beta1=0.9, eps=1e-8):
+def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, signal=4.0, beta1=0.9, eps=1e-8):
     """Adam's beta2 is 0.95, and 0.995 while differences are used.
 
     Returns the trajectory and the kind of every step: alone, anchor or difference.

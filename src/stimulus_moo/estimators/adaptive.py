@@ -18,7 +18,7 @@ STREAM = Update(keep=0.9, now=1.0, before=-0.9)  # MoCo+'s rule with beta = 0.1,
 FAST, SLOW, SHORT = 0.98, 0.995, 0.9  # memories of running means: about 50, 200 and 10 steps
 STALLED, RISEN = 0.03, 0.2  # relative fall of the losses over the slower memory, and rise since the switch
 LOOK, AGAIN, TRIALS = 300, 4, 2  # steps before the first trial; so many times as many before the second, and last, one
-SIGNAL = 2.0  # largest squared norm of an anchor's gradient, in units of a batch's divided by q
+SIGNAL = 4.0  # largest squared norm of the gradient at a trial's first anchor, in units of a batch's divided by q
 FIRST = 5  # differences of a trial with which later ones are compared
 STREAM_PERIOD = 10  # steps for which the rule for streams remembers a difference
 
@@ -36,7 +36,7 @@ class Adaptive(Estimator):
                                                                                     last anchor have cost as much as it
                     u_t = u_{t-1} + grad F_A(x_t) - grad F_A(x_{t-1})               otherwise
                     until  q mean of ||grad f_A(x_t) - grad f_A(x_{t-1})||^2  >  mean of ||grad f_A||^2,
-                    or     q ||d||^2 of an anchor  >  2 mean of ||grad f_A||^2,
+                    or     q ||d||^2 of an anchor  >  mean of ||grad f_A||^2,   4 times that for the first one,
                     or     mean over s of (m_s - m_s at the switch) / l_s > 0.2
 
     q is the number of differences between two anchors. Within the first q the first condition is waived while
@@ -50,7 +50,8 @@ class Adaptive(Estimator):
     noise of a batch's gradient, differences are useless at these steps. It is proportional to the squared length of the
     steps, which become shorter with the noise if the differences are right: hence the first q. A period of q
     differences costs as much as 4 q batches' gradients, whose mean has the noise of one divided by 4 q. Where an
-    anchor's gradient is well above that, Adam's averages over batches find it at a lower price.
+    anchor's gradient is well above that, Adam's averages over batches find it at a lower price. The first anchor of a
+    trial may have more: differences let the gradient shrink from anchor to anchor where they pay.
 
     Losses are seen at every step anyway: nothing is evaluated for the decision, batches are never cut, and several
     processes, which see the same losses, decide alike.
@@ -102,7 +103,9 @@ class Adaptive(Estimator):
         self.noise: float | None = None  # running mean of the squared norm of a batch's gradient
         self.change: float | None = None  # running mean of the squared norm of a difference
         self.first: float | None = None  # its value at the beginning of the trial
-        self.signal: float | None = None  # squared norm of the gradient at the last anchor
+        self.signal: float | None = (
+            None  # squared norm of the gradient at the last anchor, after the first times SIGNAL
+        )
         self.cost = self.spent = 0  # evaluations of the last anchor, and since
         self.size = 0  # samples of a batch
 
@@ -191,7 +194,7 @@ class Adaptive(Estimator):
         """Update the mean square of a batch's gradient, or note the anchor's."""
         super().record(sq_norm, anchored=anchored)
         if anchored:
-            self.signal = sq_norm
+            self.signal = sq_norm if self.signal is None else SIGNAL * sq_norm
         if not self.recursive:
             (self.noise,) = running_means(None if self.noise is None else [self.noise], [sq_norm], FAST)
 
