@@ -1,19 +1,21 @@
 """``stimulus-moo front``."""
 
+import re
+
 from .conftest import call
 
 
 def test_a_front_is_traced_shown_and_continued(tmp_path):
     out = tmp_path / "front"
     result = call("front", "tiny", "--points", 3, "--steps", 60, "--out", out, "--set", "n=16")
-    assert "point 3 of 3" in result.stderr
-    assert "Pareto front: Front(3 points" in result.stdout
+    assert "of 3 points" in result.stderr
+    assert re.search(r"Pareto front: Front\([23] points", result.stdout)  # no gap may be left
     assert (out / "front.html").exists()
     shown = call("front", "show", out)
     assert shown.stdout.splitlines()[:-1] == result.stdout.splitlines()[:-1]
     assert "already has a front; pass --resume" in call("front", "tiny", "--out", out, code=2).stderr
     again = call("front", "tiny", "--points", 4, "--steps", 60, "--out", out, "--set", "n=16", "--resume")
-    assert "Front(4 points" in again.stdout or "Front(3 points" in again.stdout  # no gap may be left
+    assert re.search(r"Front\([234] points", again.stdout)
 
 
 def test_wrong_names_are_refused(tmp_path):

@@ -36,7 +36,7 @@ def test_list_names_every_experiment_study_and_method(monkeypatch):
         ("run ti", ["tiny"]),
         ("compare squ", ["squares"]),
         ("tune ti", ["tiny"]),
-        ("run tiny --method stimulus-", ["stimulus-m", "stimulus-m+"]),
+        ("run tiny --method stimulus-", ["stimulus-m", "stimulus-m+", "stimulus-adam"]),
         ("run tiny --method a", ["auto"]),
         ("compare tiny --methods mgd,smg", ["mgd,smgd"]),
         ("data fetch river", ["riverflow"]),
