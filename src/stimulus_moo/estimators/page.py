@@ -31,7 +31,7 @@ class Page(Estimator):
     [True, False, False]
     """
 
-    two_point = finite_sum = remembers = recursive = True
+    two_point = finite_sum = remembers = True
     state_names = ("anchor", "generator")
 
     def __init__(self, anchor: Iterable[Any] | Anchor, probability: Schedule, *, seed: int = 0) -> None:

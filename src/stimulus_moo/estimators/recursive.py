@@ -40,7 +40,7 @@ class Recursive(Estimator):
     (8, 10)
     """
 
-    two_point = finite_sum = remembers = recursive = True
+    two_point = finite_sum = remembers = True
 
     def __init__(self, anchor: Iterable[Any] | Anchor, period: int | str, *, share: float = 0.5) -> None:
         self.anchor: Anchor = as_anchor(anchor)
