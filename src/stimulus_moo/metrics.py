@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from stimulus_moo._engine.account import Account
@@ -250,7 +251,7 @@ def mean_rank(table: Sequence[Sequence[float]], *, higher: Sequence[bool]) -> li
     return means
 
 
-def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
+def hypervolume(points: ArrayLike, reference: Sequence[float]) -> float:
     """Return the volume between losses and a reference point that at least one of the points dominates.
 
     Args:

@@ -103,9 +103,7 @@ class Adaptive(Estimator):
         self.noise: float | None = None  # running mean of the squared norm of a batch's gradient
         self.change: float | None = None  # running mean of the squared norm of a difference
         self.first: float | None = None  # its value at the beginning of the trial
-        self.signal: float | None = (
-            None  # squared norm of the gradient at the last anchor, after the first times SIGNAL
-        )
+        self.signal: float | None = None  # squared norm of the gradient at the last anchor; later ones times SIGNAL
         self.cost = self.spent = 0  # evaluations of the last anchor, and since
         self.size = 0  # samples of a batch
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stimulus_moo import InvalidOption, MissingDependency, measure
+from stimulus_moo import InvalidOption, MissingDependency, hypervolume, measure
 from stimulus_moo.options import real, share
 
 FloatArray = NDArray[np.float64]
@@ -107,7 +107,7 @@ class Front:
         """Return the volume of what the points dominate, up to a reference point with one number per loss."""
         if len(list(reference)) != len(self.names):
             raise InvalidOption(f"reference must hold {len(self.names)} numbers, found {reference!r}")
-        return float(_moocore("Front.hypervolume").hypervolume(self.losses, ref=np.array(reference, dtype=np.float64)))
+        return hypervolume(self.losses, reference)
 
     def choose(
         self, *, preference: Sequence[float] | None = None, bounds: Mapping[int, float | str] | None = None

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stimulus_moo import MissingDependency
+from stimulus_moo import hypervolume
 
 FloatArray = NDArray[np.float64]
 
@@ -158,9 +157,4 @@ def _scale(losses: FloatArray) -> FloatArray:
 
 
 def _hypervolume(points: FloatArray) -> float:
-    try:
-        import moocore
-    except ImportError:
-        raise MissingDependency("a front of three losses needs moocore: pip install 'stimulus-moo[lab]'") from None
-    reference: Any = np.full(points.shape[1], 1.0 + OFFSET)
-    return float(moocore.hypervolume(points, ref=reference))
+    return hypervolume(points, [1.0 + OFFSET] * points.shape[1])
