@@ -5,10 +5,10 @@ from torch import Tensor
 
 #: entries converted at a time on the CPU: they stay in its cache, and torch converts so few without its threads, which
 #: would wait for those of the matrix product
-CHUNK = 1 << 15
+CHUNK = 1 << 16
 
 #: up to this many entries are converted at once
-WHOLE = 4 * CHUNK
+WHOLE = 2 * CHUNK
 
 
 def gramian_of(matrix: Tensor, roots: Tensor | None = None) -> Tensor:
