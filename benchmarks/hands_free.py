@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import statistics
@@ -10,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,8 +17,7 @@ from typing import Any
 
 import torch
 
-import stimulus_moo
-from benchmarks.cells import Found, fill
+from benchmarks.cells import Found, fill, library_checksum
 from benchmarks.problems import CASES, Case
 from stimulus_moo import NonFiniteError, Result, fit, measure
 from stimulus_moo.lab.problem import Problem
@@ -30,7 +27,6 @@ _GRID = (0.001, 0.003, 0.01, 0.03)
 _EVALUATION_BATCH = 8192
 _FAILED = 1e9  # loss and stationarity after a run has failed
 _FOLDER = Path("runs/benchmarks/hands-free")
-_BESIDE = {"lab", "ranking", "fronts", "integrations"}  # rooms that the core does not import
 
 AUTO, MEAN, RELATIVE, UPGRAD = "auto", "Adam, mean", "Adam, relative", "Adam, UPGrad"
 #: methods whose learning rate is tuned
@@ -149,15 +145,12 @@ def _number(value: float) -> float:
     return min(value, _FAILED) if math.isfinite(value) else _FAILED
 
 
-@cache
 def _version(method: str) -> str:
     """Return the version of the cells of a method; runs of ``AUTO`` are repeated when the library has changed."""
     version = f"3, torch {torch.__version__}"
     if method != AUTO:
         return version
-    folder = Path(stimulus_moo.__file__).parent
-    sources = sorted(path for path in folder.rglob("*.py") if not _BESIDE & set(path.relative_to(folder).parts))
-    return f"{version}, {hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()}"
+    return f"{version}, {library_checksum()}"
 
 
 @dataclass(frozen=True)

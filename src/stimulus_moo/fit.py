@@ -265,7 +265,7 @@ def _train(
         run.stopped = limits.reached(run)
         while run.stopped is None:
             try:
-                run.advance(limits.done(run))
+                run.advance(limits.done(run), affordable=limits.affords_anchor(run))
             except NonFiniteError:
                 checkpoints.save(run)  # of the last finite step, to resume with on_nonfinite="skip"
                 raise

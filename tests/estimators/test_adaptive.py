@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import Adaptive, MinNorm, MultiGradient, StateMismatch
+from stimulus_moo import Adaptive, MinNorm, MultiGradient, StateMismatch, fit
 from stimulus_moo.estimators import adaptive
 from stimulus_moo.estimators.adaptive import FRESH, STREAM
 from stimulus_moo.estimators.base import DIFFERENCE
@@ -61,6 +61,17 @@ def test_losses_that_stall_are_followed_by_an_anchor_and_differences_until_these
         rule.learn(_seen(losses=[1.0, 2.0], gradients=cost, anchored=update.anchor is not None, change=0.1))
         rule.record(0.1 if update.anchor is not None else 1.0, anchored=update.anchor is not None)
     assert kinds == ["fresh"] * 6 + (["anchor"] + ["difference"] * 2) * 3 + ["anchor"]
+
+
+def test_no_anchor_is_begun_that_the_budget_cannot_pay() -> None:
+    data = (torch.ones(48, 3, dtype=torch.float64), torch.ones(48, 2, dtype=torch.float64))  # losses do not change
+    first, alone, needed = 24, 5 * 12, 3 * 48  # the first step solves for two weights; so may an anchor; then a period
+    for passes, anchors in ((first + alone + needed, 1), (first + alone + needed - 1, 0)):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1, bias=False).double()
+        result = fit(model, losses, data, batch_size=12, passes=passes, progress=False, reweigh=10**6, lr=1e-12)
+        assert sum(result.history["anchored"]) == anchors
+        assert passes <= result.passes < passes + 24  # a step takes 24 at the most
 
 
 def test_a_loss_may_be_negative() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import Balanced, MiniBatch, MinNorm, MultiGradient, StateMismatch
+from stimulus_moo import Balanced, InvalidOption, MiniBatch, MinNorm, MultiGradient, StateMismatch
 
 
 def rows_of(objectives: int, seed: int) -> Tensor:
@@ -100,3 +100,24 @@ def test_missing_objectives_keep_their_means() -> None:
         Balanced(memory=0.5).load_state_dict(
             {**weighting.state_dict(), "cosines": torch.zeros(2, 3, dtype=torch.float64)}
         )
+
+
+def test_a_preference_decides_the_ratio_of_decreases_relative_to_the_lengths_of_the_rows() -> None:
+    rows = torch.eye(3, 7, dtype=torch.float64) * torch.tensor([[1.0], [10.0], [0.1]], dtype=torch.float64)
+    preference = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
+    d = Balanced(preference=preference.tolist())(rows @ rows.T) @ rows
+    ratios = (rows @ d) / (rows.norm(dim=1) * preference)
+    torch.testing.assert_close(ratios, ratios[:1].expand(3), rtol=1e-9, atol=0)
+
+
+def test_equal_preferences_change_nothing() -> None:
+    rows = rows_of(3, 2)
+    expected = Balanced()(rows @ rows.T)
+    torch.testing.assert_close(Balanced(preference=[5.0] * 3)(rows @ rows.T), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_preference_needs_one_positive_number_per_objective() -> None:
+    with pytest.raises(InvalidOption, match=r"preference\[1\] must be a finite number above 0, found 0.0"):
+        Balanced(preference=[1.0, 0.0])
+    with pytest.raises(InvalidOption, match=r"one number per objective \(3\), found 2"):
+        Balanced(preference=[1.0, 2.0])(torch.eye(3, dtype=torch.float64))

@@ -41,6 +41,7 @@ class Adaptive(Estimator):
 
     q is the number of differences between two anchors. Within the first q the first condition is waived while
     differences become smaller. If a trial ends, the next one is made 1,200 steps later at the earliest; there are two.
+    Under ``fit`` with a budget, no anchor is begun that the budget cannot pay.
 
     Derivation: a step of length eta along a gradient with variance R decreases a loss of smoothness L in the mean by
     eta ||grad f||^2 - eta^2 L (||grad f||^2 + R) / 2. While the first term dominates, losses fall, and the second point
@@ -129,14 +130,14 @@ class Adaptive(Estimator):
         elif self.recursive and not (self.pays() and self.relative(self.entry, self.fast) > -RISEN):
             self.failures += 1
             self._change(recursive=False)
-        elif not self.recursive and self.stalled():
+        elif not self.recursive and self.affordable and self.stalled():
             self._change(recursive=True)
             return FRESH if self.anchor is None else self._anchor()
         if not self.recursive:
             return FRESH
         if self.anchor is None:
             return STREAM
-        return self._anchor() if self.spent >= self.cost else DIFFERENCE
+        return self._anchor() if self.affordable and self.spent >= self.cost else DIFFERENCE
 
     def _anchor(self) -> Update:
         return Update(keep=0.0, now=1.0, anchor=self.anchor)

@@ -61,6 +61,7 @@ class Estimator(Stateful, ABC):
     observes = False  #: ``learn`` is called
     judges = False  #: it gives up differences by itself where steps are too long for them
     prepares = False  #: ``prepare`` is called, and the halves of a batch may be compared
+    affordable = True  #: the run has the budget for another anchor; ``fit`` sets it, for rules that have the choice
     anchor: Anchor | None = None
 
     def prepare(self, moved: float) -> None:

@@ -1,6 +1,7 @@
 """DoG: a step size that needs no tuning, from the distance covered and the gradients seen."""
 
 import math
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +26,7 @@ ADAPTIVE_TAIL = 0.5  # the same for Adam, whose steps do not shrink with the gra
 SCALE = 1.4  # factor of the rate of Adam
 MOST = 0.01  # largest rate of Adam, in units of the distance covered per entry, at least 1
 FORCED = 3.0  # a rate given by the user is limited to so many times the rate found here
+PIECE = 1 << 16  # entries that are summed in their own precision before float64 takes over
 EVERY, ALWAYS = 8, 32  # in the metric, the first steps are measured, then one in eight, which counts as eight
 
 
@@ -161,11 +163,13 @@ class DoG(Stateful):
         for parameter, x, first, whole in zip(parameters, here, origin, metric.after(parameters), strict=True):
             if parameter.grad is not None:
                 gradient, scaling = (placement.part_of(value, parameter) for value in (parameter.grad, whole))
-                moved += float(((x - first).square_() * scaling).sum(dtype=torch.float64))
-                length += float((gradient.square() / scaling).sum(dtype=torch.float64))
-                total += float(scaling.sum(dtype=torch.float64))
-                if self.steps == 1:
-                    start += float(((first.square() + SMALL) * scaling).sum(dtype=torch.float64))
+                for own, begun, slope, divisor in _pieces(x, first, gradient, scaling):
+                    change = own - begun
+                    moved += float(change @ (divisor * change))
+                    length += float(slope @ (slope / divisor))
+                    total += float(divisor.sum())
+                    if self.steps == 1:
+                        start += float((begun.square() + SMALL) @ divisor)
         moved, length, start, total = placement.totals([moved, length, start, total])
         if self.steps == 1:
             self.max_distance = FIRST * math.sqrt(start)
@@ -210,3 +214,10 @@ class DoG(Stateful):
         for group, ratio in zip(groups, self.ratios, strict=True):
             group["lr"] = rate * ratio * (1.0 - group.get("momentum", 0.0))
         self._rates = [group["lr"] for group in groups]
+
+
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the entries of tensors of one shape in pieces that stay in the cache, in float32 at the least."""
+    wide = torch.promote_types(tensors[0].dtype, torch.float32)
+    flat = [tensor.reshape(-1).to(wide) for tensor in tensors]
+    return zip(*(vector.split(PIECE) for vector in flat), strict=True)

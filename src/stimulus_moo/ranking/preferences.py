@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from stimulus_moo import (
-    Averaged,
     Balanced,
     Fixed,
     InvalidOption,
@@ -105,7 +104,7 @@ def preferred_weighting(method: str, preference: Sequence[float] | None, labels:
     if shares is not None and (len(shares) != labels or not all(0.0 < share < math.inf for share in shares)):
         raise InvalidOption(f"preference must hold one positive number per label ({labels}), found {preference!r}")
     if method == "auto":
-        return Balanced(memory=0.9) if shares is None else Averaged(MinNorm(preference=shares, normalise=True), 0.9)
+        return Balanced(memory=0.9, preference=shares)
     if method.startswith("moco"):
         if shares is not None:
             raise InvalidOption(

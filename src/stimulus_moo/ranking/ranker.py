@@ -40,10 +40,11 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
             ``loss(scores, labels, lengths)`` that returns one mean loss per label.
         hidden: widths of the hidden layers of a tanh perceptron; none for a linear scorer.
         method: a name in ``stimulus_moo.METHODS``.
-        lr: step size. None: 1 / (2 L), where L is the largest eigenvalue of the mean covariance of the standardised
-            features within a list, computed from the training data. L is the smoothness constant of the softmax losses
-            for a linear scorer at 0, and 1 / (2 L) is the step size in the theory of the STIMULUS methods. For deep
-            scorers and ``approx-ndcg`` it is only a starting point. Adam uses 0.01.
+        lr: step size. None: found while training for ``"auto"``, 0.01 for other methods with Adam, else 1 / (2 L),
+            where L is the largest eigenvalue of the mean covariance of the standardised features within a list,
+            computed from the training data. L is the smoothness constant of the softmax losses for a linear scorer at
+            0, and 1 / (2 L) is the step size in the theory of the STIMULUS methods. For deep scorers and
+            ``approx-ndcg`` it is only a starting point.
         momentum: momentum of the heavy-ball methods.
         batch_size: queries per step; None for the square root of their number.
         period: steps between two anchors; None for the square root of the number of queries.
@@ -52,7 +53,8 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         max_passes: stop after this number of per-query derivatives of one scalar: one per label for a multi-gradient,
             one for a weighted loss, as in scalarisation.
         preference: one positive number per label. Min-norm methods decrease the labels' losses in proportion to it
-            where they conflict; scalarisation weights the losses by it. None treats all labels equally.
+            where they conflict, ``"auto"`` in proportion to it times the length of the loss's gradient; scalarisation
+            weights the losses by it. None treats all labels equally.
         bounds: ``{label: share}``: maximum relative loss of validation NDCG, compared with a model trained on this
             label alone. One such model is trained per bounded label and determines the floor of the label.
             ``EpsilonConstraint`` modifies the weights whenever the validation NDCG, measured after every epoch, is
@@ -96,7 +98,7 @@ class MultiLabelRanker(BaseEstimator):  # type: ignore[misc]
         *,
         loss: str | RankingLoss = "listnet",
         hidden: Sequence[int] = (),
-        method: str = "stimulus-m+",
+        method: str = "auto",
         lr: float | None = None,
         momentum: float = 0.5,
         batch_size: int | None = None,

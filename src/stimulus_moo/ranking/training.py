@@ -97,6 +97,7 @@ def train(plan: Plan, data: QueryDataset, held_out: QueryDataset | None, floors:
             gradients=plan.max_gradients,
             passes=plan.max_passes,
             weighting=constraint or weighting,
+            reweigh=1 if constraint else None,  # kept weights would not see which labels are violated
             anchor_batch=size,
             counts=counts,
             collate_fn=QueryDataset.collate,

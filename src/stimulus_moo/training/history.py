@@ -58,6 +58,11 @@ class History:
             column[self._size] = value
         self._size += 1
 
+    @property
+    def objectives(self) -> int:
+        """The number of losses; 0 before the first record."""
+        return int(self._columns["losses"].shape[1]) if self._size else 0
+
     def last(self) -> dict[str, Any]:
         """Return the last record."""
         if not self._size:

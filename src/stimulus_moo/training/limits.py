@@ -49,6 +49,15 @@ class Limits:
         """Return the fraction of the run that is done, by the limit that is closest; 0 with a tolerance alone."""
         return min(max((spent / limit for spent, limit in self._costs(run).values()), default=0.0), 1.0)
 
+    def affords_anchor(self, run: "Run") -> bool:
+        """Return whether the budget has room for a pass over all data that solves for weights, and a period after it.
+
+        A period of differences, at two points each, costs as much as the pass.
+        """
+        samples = len(run.settings.source) if run.settings.source.finite else 0
+        needed = {"gradients": 2 * samples, "passes": (run.history.objectives + 1) * samples}
+        return all(limit - spent >= needed.get(name, 0) for name, (spent, limit) in self._costs(run).items())
+
     def reached(self, run: "Run") -> str | None:
         """Return the name of the limit that was reached, or None."""
         if self.tolerance is not None and run.measured is not None and run.measured.stationarity <= self.tolerance:

@@ -147,9 +147,15 @@ class Run:
             "scheduler": None if self.scheduler is None else describe_scheduler(self.scheduler),
         }
 
-    def advance(self, done: float = 0.0) -> None:
-        """Take one step and record it; ``done`` is the fraction of the run that is done, if known."""
+    def advance(self, done: float = 0.0, *, affordable: bool = True) -> None:
+        """Take one step and record it.
+
+        Args:
+            done: the fraction of the run that is done, if known.
+            affordable: whether the run has the budget for another anchor.
+        """
         start = perf_counter()
+        self.multigradient.estimator.affordable = affordable
         batch = self.batches.at(self.step)
         step = self.multigradient.backward(batch)
         self._last = (batch,)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stimulus_moo.errors import StateMismatch
-from stimulus_moo.options import real
+from stimulus_moo.errors import InvalidOption, StateMismatch
+from stimulus_moo.options import real, reals
 from stimulus_moo.state import short_text
 from stimulus_moo.weightings.base import Weighting
 from stimulus_moo.weightings.solver import FloatArray, solve
@@ -36,6 +36,9 @@ class Balanced(Weighting):
         memory: weight of the old values in running means of N and of log n_s over the solves, a number in [0, 1).
             Gramians of mini-batches are noisy. Unlike ``Averaged``, these means do not depend on the scales of the
             losses either, nor on the unit of the metric.
+        preference: S positive numbers; for an active objective s the first-order decrease <u^s, d_t> is proportional to
+            ``preference[s]`` times the length of its row. None treats all objectives alike, and so do equal numbers.
+            With p their ratios to their geometric mean, N_sr is divided by p_s p_r, and lambda_s by p_s.
 
     >>> import torch
     >>> rows = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
@@ -49,8 +52,12 @@ class Balanced(Weighting):
     state_names = ("cosines", "logarithms")
     optional_names = MappingProxyType({"cosines": Tensor, "logarithms": Tensor})
 
-    def __init__(self, memory: float = 0.0) -> None:
+    def __init__(self, memory: float = 0.0, preference: Sequence[float] | None = None) -> None:
         self.memory = real("memory", memory, low=0.0, high=1.0, open_high=True)
+        self.preference: FloatArray | None = None
+        if preference is not None:
+            given = np.array(reals("preference", preference, low=0.0, open_low=True))
+            self.preference = given / np.exp(np.log(given).mean())
         self.cosines: Tensor | None = None  # running mean of N; NaN where there was no row yet
         self.logarithms: Tensor | None = None  # running mean of log n, likewise
 
@@ -76,8 +83,18 @@ class Balanced(Weighting):
         weights = np.zeros(len(matrix))
         if there:
             cosines, logarithms = self._means(matrix, lengths, there)
-            weights[there] = solve(cosines) * np.exp(logarithms.mean() - logarithms)
+            shares = self._shares(len(matrix))[there]
+            weights[there] = solve(cosines / shares[:, None] / shares) / shares * np.exp(logarithms.mean() - logarithms)
         return torch.from_numpy(weights).to(gramian)
+
+    def _shares(self, objectives: int) -> FloatArray:
+        if self.preference is None:
+            return np.ones(objectives)
+        if len(self.preference) != objectives:
+            raise InvalidOption(
+                f"preference must hold one number per objective ({objectives}), found {len(self.preference)}"
+            )
+        return self.preference
 
     def _means(self, matrix: FloatArray, lengths: FloatArray, there: list[int]) -> tuple[FloatArray, FloatArray]:
         """Return N and log n of the objectives with rows, averaged if there is a memory."""

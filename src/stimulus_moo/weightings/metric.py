@@ -1,6 +1,6 @@
 """The metric in which weights are solved for: what the optimizer divides the gradient by."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -66,18 +66,17 @@ class Metric:
             found.append(None if scaling is None else torch.where(scaling > 0, scaling, 1.0))
         return found
 
-    @torch.no_grad()
-    def after(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Return D of an optimizer as it will be after its next step, with the gradients in ``p.grad``."""
+    def after(self, parameters: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield D of an optimizer as it will be after its next step, with the gradients in ``p.grad``."""
         assert isinstance(self.source, Optimizer)
         assert self._rule is not None
         groups = {parameter: group for group in self.source.param_groups for parameter in group["params"]}
-        return [
-            torch.ones_like(parameter)
-            if parameter.grad is None or parameter not in groups
-            else self._rule(self.source.state.get(parameter) or {}, groups[parameter], parameter.grad)
-            for parameter in parameters
-        ]
+        for parameter in parameters:
+            if parameter.grad is None or parameter not in groups:
+                yield torch.ones_like(parameter)
+            else:
+                state = self.source.state.get(parameter) or {}
+                yield self._rule(state, groups[parameter], parameter.grad.detach())
 
     def _of_function(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
         found = list(self.source(parameters))  # type: ignore[operator]  # it is not an optimizer
@@ -101,19 +100,19 @@ def _adam(state: dict[str, Any], group: dict[str, Any], gradient: Tensor | None)
     if group.get("amsgrad") and "max_exp_avg_sq" in state:
         moment = torch.maximum(moment, state["max_exp_avg_sq"])
     corrected: Tensor = moment / (1.0 - beta ** (step if gradient is None else step + 1.0))
-    return corrected.sqrt() + float(group["eps"])
+    return corrected.sqrt_().add_(float(group["eps"]))
 
 
 def _rmsprop(state: dict[str, Any], group: dict[str, Any], gradient: Tensor | None) -> Tensor:
     moment = _averaged(state.get("square_avg"), gradient, float(group["alpha"]))
     if group["centered"] and "grad_avg" in state:
         moment = (moment - state["grad_avg"].square()).clamp_min(0.0)
-    return moment.sqrt() + float(group["eps"])
+    return moment.sqrt().add_(float(group["eps"]))
 
 
 def _adagrad(state: dict[str, Any], group: dict[str, Any], gradient: Tensor | None) -> Tensor:
     total: Tensor = state["sum"]
-    return (total if gradient is None else total + gradient.square()).sqrt() + float(group["eps"])
+    return (total if gradient is None else total + gradient.square()).sqrt().add_(float(group["eps"]))
 
 
 def _averaged(moment: Tensor | None, gradient: Tensor | None, beta: float) -> Tensor:
@@ -122,7 +121,7 @@ def _averaged(moment: Tensor | None, gradient: Tensor | None, beta: float) -> Te
         assert moment is not None
         return moment
     square = gradient.square()
-    return (1.0 - beta) * square if moment is None else torch.lerp(square, moment, beta)
+    return square.mul_(1.0 - beta) if moment is None else square.lerp_(moment, beta)
 
 
 _RULES: tuple[tuple[type[Optimizer] | tuple[type[Optimizer], ...], Callable[..., Tensor]], ...] = (

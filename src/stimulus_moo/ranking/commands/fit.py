@@ -28,7 +28,7 @@ def fit(
     zero_based: options.ZeroBased = False,
     labels: options.Labels = None,
     grades: options.Grades = 5,
-    method: options.Method = "stimulus-m+",
+    method: options.Method = "auto",
     loss: options.Loss = "listnet",
     hidden: options.Hidden = None,
     lr: options.LearningRate = None,
