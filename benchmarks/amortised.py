@@ -27,8 +27,9 @@ derivatives of one scalar: S where all rows are computed, 1 where lambda . F is)
 step" is `reweigh=1`. "when due" is `reweigh="auto"`, with `Averaged(MinNorm())` for SMGD, whose Gramians are those of
 mini-batches, and `Smoothed(MinNorm(), 0.5)` for STIMULUS, whose weights would jump from anchor to anchor. Each row has
 its own best constant step size of a grid (0.001, 0.003, ... 3, walked from the middle until both neighbours are worse),
-found on {len(_TUNING_SEEDS)} further seeds. The period of STIMULUS is the batch size; there is no safeguard. Targets (column bar): the
-loss is at most 1.02 times that with weights at every step; with S >= 8 loss and stationarity are lower.
+found on {len(_TUNING_SEEDS)} further seeds. The period of STIMULUS is the batch size; there is no safeguard. Targets
+(column bar): the loss is at most 1.02 times that with weights at every step; with S >= 8 loss and stationarity are
+lower.
 """
 COLUMNS = ["problem", "S", "passes", "method", "weights", "step size", "steps", "solves", "loss", "stationarity"]
 COLUMNS += ["seconds", "bar", "met"]
