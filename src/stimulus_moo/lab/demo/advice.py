@@ -81,7 +81,7 @@ def limits(digits: Result, scaled: Result) -> list[str]:
         )
     return [
         *sentences,
-        "You tune Adam's beta2, too. It can be ahead of auto then; make picture measures it on these digits.",
+        "You tune Adam's beta2, too. It can be ahead of auto then (measured on these digits by: make picture).",
     ]
 
 
@@ -113,9 +113,7 @@ def _scales(best: Entry, ratio: float, large: int, small: int, tasks: tuple[str,
     balance = float(weights[small] / max(weights[large], 1e-12))
     if balance < ratio**0.5:
         return f"although {differ}, and its weights do not make up for that"
-    return (
-        f"because {differ}, and its weights make up for that: on average {balance:.0f} times as large for the shorter"
-    )
+    return f"because {differ}, and its weights make up for that: on average they differ by a factor of {balance:.0f}"
 
 
 def _named(found: Result, method: str) -> Score | None:
