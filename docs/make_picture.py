@@ -38,7 +38,7 @@ from stimulus_moo.lab.runs import load_runs
 from stimulus_moo.lab.runs.decay import decay_of
 
 HERE = Path(__file__).parent
-LABELS = problems.NAMES
+LABELS = {**problems.NAMES, "auto": "auto (nothing tuned)"}
 SHOWN = tuple(method for method in LABELS if method in problems.DIGITS.methods)
 ADAM_GRID, GRID = (0.0003, 0.001, 0.003, 0.01), (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 PASSES, SEEDS, TUNING_SEED, POINTS = 300_000, (0, 1, 2), 100, 40

@@ -37,12 +37,13 @@ def why(found: Result) -> str:
     ratio, large, small = found.scales
     if ratio >= DIFFERENT:
         return _scales(best, ratio, large, small, found.group.tasks)
-    most = max(steps_of(entry) for entry, _ in found.ranked)
-    noise, cheap = found.noise_left, steps_of(best) >= MANY * most
-    if noise <= VANISHED and cheap:
+    noise, most = found.noise_left, max(steps_of(entry) for entry, _ in found.ranked)
+    cheap = [entry.label for entry, _ in found.ranked if steps_of(entry) >= MANY * most]
+    ahead = [entry.label for entry, _ in found.ranked[: len(cheap)]]
+    if noise <= VANISHED and cheap == ahead and len(cheap) < len(found.ranked):
         return (
-            "because cheap steps are enough: as the network fits its data, the noise of a batch's gradient falls to "
-            f"{part(noise)} of its start"
+            f"because cheap steps are ahead ({', '.join(cheap)}): as the network fits its data, the noise of a batch's "
+            f"gradient falls to {part(noise)} of its start, and many steps count more than precise ones"
         )
     if noise > VANISHED and best.ours:
         return f"because precise gradients count: {part(noise)} of the noise of a batch's gradient is left at the end"

@@ -13,7 +13,7 @@ PASSES, SEEDS = 60_000, 2
 
 #: Names of the methods for readers who do not know the field.
 NAMES = {
-    "auto": "auto (nothing tuned)",
+    "auto": "auto",
     "scalarisation-adam": "Adam on the mean loss",
     "upgrad-adam": "Adam, TorchJD's UPGrad",
     "smgd": "SMGD",
