@@ -8,8 +8,8 @@ gradient noise does not vanish), Pareto stationarity against passes. Right: the 
 digits), mean training loss. Every learning rate but that of auto is the best of a grid. On the left it is the best for
 the final stationarity, with a seed that is not shown, and constant or falling to zero over the last half, as that of
 auto does, whichever is better. On the right all learning rates fall to zero. Writes
-docs/_static/picture-{light,dark}{,-narrow}.svg, and the numbers of the left panel to DIR/picture.json, which is reused
-if it exists.
+docs/_static/picture-{light,dark}{,-narrow}.svg and docs/results/picture.json, and the curves of the left panel to
+DIR/picture.json, which is reused if it exists.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from benchmarks import report
 from benchmarks.problems import CASES
 from stimulus_moo import Progress, fit
 from stimulus_moo.lab.demo import problems
@@ -38,6 +39,9 @@ from stimulus_moo.lab.runs import load_runs
 from stimulus_moo.lab.runs.decay import decay_of
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "picture.json"
+TITLE = "The README's picture"
+COLUMNS = ["method", "mean loss, digits", "stationarity, digits", "stationarity, logistic"]
 LABELS = {**problems.NAMES, "auto": "auto (nothing tuned)"}
 SHOWN = tuple(method for method in LABELS if method in problems.DIGITS.methods)
 ADAM_GRID, GRID = (0.0003, 0.001, 0.003, 0.01), (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -120,18 +124,30 @@ def curves(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return left, right
 
 
-def print_table(folder: Path) -> None:
-    """Print the ends of all runs, as means over the seeds."""
+def rows(folder: Path) -> list[list[str]]:
+    """Return the ends of all runs, as means over the seeds."""
     stored = json.loads((folder / "picture.json").read_text(encoding="utf-8"))
     runs = load_runs(folder / "digits")
-    print("| | mean loss, digits | stationarity, digits | stationarity, logistic |\n|---|---|---|---|")
+    table = []
     for method in SHOWN:
         ends = [run.summary for run in runs if run.method == method]
         loss, digits = (np.mean([end[name] for end in ends]) for name in ("full_losses", "stationarity"))
         left = np.mean([y[-1] for _, y in stored[method]["runs"]])
-        print(f"| {LABELS[method]} | {loss:.2g} | {digits:.1e} | {left:.1e} |")
+        table.append([LABELS[method], f"{loss:.2g}", f"{digits:.1e}", f"{left:.1e}"])
     short = stored["short memory"]
-    print(f"Adam with beta2 = 0.95 and the learning rate {short['lr']}, digits: {np.mean(short['losses']):.1e}")
+    return [
+        *table,
+        [f"Adam on the mean loss, beta2 = 0.95, lr = {short['lr']}", f"{np.mean(short['losses']):.2g}", "", ""],
+    ]
+
+
+def keep(folder: Path) -> None:
+    """Print the table, and write it as a results file, from which pages take their figures."""
+    table = rows(folder)
+    print(report.table(COLUMNS, table))
+    RESULTS.parent.mkdir(exist_ok=True)
+    sections = {"picture": report.section(sys.modules[__name__], table, 0.0, quick=False)}
+    RESULTS.write_text(json.dumps({"sections": sections}, indent=1) + "\n", encoding="utf-8")
 
 
 def draw(left: dict[str, Any], right: dict[str, Any], *, dark: bool, narrow: bool) -> Figure:
@@ -174,7 +190,7 @@ def main() -> None:
     """Write the four variants."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
     left, right = curves(folder)
-    print_table(folder)
+    keep(folder)
     with matplotlib.rc_context({"font.size": 10.5, "svg.fonttype": "none", "svg.hashsalt": "picture"}):
         for dark in (False, True):
             for narrow in (False, True):

@@ -159,18 +159,16 @@ class DoG(Stateful):
 
     def _learn_in_metric(self, metric: Metric, here: list[Tensor], origin: list[Tensor]) -> None:
         parameters, placement = self.multigradient.objective.model_parameters, self.multigradient.objective.placement
-        moved = length = start = total = 0.0
+        sums = [torch.zeros(4, dtype=torch.float64, device=here[0].device)]
         for parameter, x, first, whole in zip(parameters, here, origin, metric.after(parameters), strict=True):
             if parameter.grad is not None:
                 gradient, scaling = (placement.part_of(value, parameter) for value in (parameter.grad, whole))
                 for own, begun, slope, divisor in _pieces(x, first, gradient, scaling):
                     change = own - begun
-                    moved += float(change @ (divisor * change))
-                    length += float(slope @ (slope / divisor))
-                    total += float(divisor.sum())
-                    if self.steps == 1:
-                        start += float((begun.square() + SMALL) @ divisor)
-        moved, length, start, total = placement.totals([moved, length, start, total])
+                    found = [change @ (divisor * change), slope @ (slope / divisor), divisor.sum()]
+                    found.append((begun.square() + SMALL) @ divisor if self.steps == 1 else found[-1])
+                    sums.append(torch.stack(found).to(sums[0]))
+        moved, length, total, start = placement.totals(torch.stack(sums).sum(0).tolist())  # an accelerator waits once
         if self.steps == 1:
             self.max_distance = FIRST * math.sqrt(start)
         self.max_distance = max(self.max_distance, math.sqrt(moved))
