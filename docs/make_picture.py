@@ -135,10 +135,8 @@ def rows(folder: Path) -> list[list[str]]:
         left = np.mean([y[-1] for _, y in stored[method]["runs"]])
         table.append([LABELS[method], f"{loss:.2g}", f"{digits:.1e}", f"{left:.1e}"])
     short = stored["short memory"]
-    return [
-        *table,
-        [f"Adam on the mean loss, beta2 = 0.95, lr = {short['lr']}", f"{np.mean(short['losses']):.2g}", "", ""],
-    ]
+    label = f"Adam with beta2 = 0.95, mean loss, lr = {short['lr']}"
+    return [*table, [label, f"{np.mean(short['losses']):.2g}", "", ""]]
 
 
 def keep(folder: Path) -> None:
