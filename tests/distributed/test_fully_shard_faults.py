@@ -189,7 +189,6 @@ def refuse() -> list[str]:
         (parallel, {}),
         (FullyShardedDataParallel(nn.Linear(4, 2), device_id=torch.device("cpu")), {}),
         (factor, {}),
-        (model_of(), {"counts": lambda batch: [1, 1]}),
         (model_of(), {"rows_dtype": torch.bfloat16}),
     ]
     for model, options in tries:
@@ -204,13 +203,12 @@ def refuse() -> list[str]:
 
 
 def test_what_is_not_supported_is_refused_by_name() -> None:
-    for partly, parallel, old, factor, counts, dtype, empty, rows in values(refuse, 2):
-        assert all(one.startswith("InvalidOption") for one in (partly, parallel, old, factor, counts, dtype))
+    for partly, parallel, old, factor, dtype, empty, rows in values(refuse, 2):
+        assert all(one.startswith("InvalidOption") for one in (partly, parallel, old, factor, dtype))
         assert "'left.weight' that is whole" in partly
         assert "tensor parallelism" in parallel
         assert "FSDP1" in old
         assert "set_gradient_divide_factor" in factor
-        assert "counts must be None" in counts
         assert "rows_dtype" in dtype
         assert "no rank has brought a sample" in empty
         assert int(rows) <= 2 * 8 * 27  # two rows of half of 37 entries, in float64, with uneven shards

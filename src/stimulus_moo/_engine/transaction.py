@@ -262,7 +262,7 @@ class Transaction:
         store = self.store
         evaluated = store.objective.evaluate(piece.content, self.step, piece.counts)
         self._check_count(evaluated, piece)
-        graphs = self.form.losses(evaluated, piece.scales)
+        graphs = self.form.losses(evaluated, piece.scales, every=not store.objective.placement.independent)
         if piece.share != 1.0:
             graphs = [None if loss is None else times(loss, piece.share) for loss in graphs]
         if piece.scales is None or self.form.weighted:

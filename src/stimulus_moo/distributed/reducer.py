@@ -23,6 +23,7 @@ from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.anchors import Anchor
+from stimulus_moo.anchors.base import Tally
 from stimulus_moo.anchors.variance import Spread
 from stimulus_moo.distributed.agreement import Agreement, Layout
 from stimulus_moo.distributed.fingerprint import fingerprint_of, structure_of
@@ -111,9 +112,9 @@ class AllReduce(Agreement):
         """Return what the mean over the pieces is multiplied by, given the samples of this process."""
         return float(own)
 
-    def batches_of(self, anchor: Anchor, transaction: Transaction) -> Iterator[Any]:
+    def batches_of(self, anchor: Anchor, tally: Tally | None) -> Iterator[Any]:
         """Yield this process's batches of an anchor."""
-        return anchor.batches(self.partition, transaction.tally)
+        return anchor.batches(self.partition, tally)
 
     def target(self, transaction: Transaction, masks: Callable[[], list[int]]) -> AnyRows:
         """Return the rows to which the gradients of losses are added that reach what ``masks`` returns."""
@@ -182,7 +183,7 @@ class AllReduce(Agreement):
         try:
             if not self._compared:
                 self._compare(None)
-            elif self._gathers or (self._gathers is None and (self._halves or store.objective.counts is not None)):
+            elif self._gathers_next(store):
                 self.group.gather((True, None))
             else:
                 self._send_failure(store)
@@ -299,6 +300,10 @@ class AllReduce(Agreement):
         if transaction.update.look_back and found.before is not None:
             account.before = found.before.to(device, kind)
         return total.spread
+
+    def _gathers_next(self, store: Store) -> bool:
+        """Return whether the others wait for a value to be gathered, at the beginning of an evaluation."""
+        return bool(self._gathers) or (self._gathers is None and (self._halves or store.objective.counts is not None))
 
     def _send_failure(self, store: Store) -> None:
         if self._message is not None:
