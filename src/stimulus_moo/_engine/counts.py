@@ -39,8 +39,8 @@ def require_finite(values: Tensor, step: int, counts: Sequence[float]) -> None:
         if not count and not math.isfinite(value):
             raise InvalidLosses(
                 f"the loss of objective {s} is {value} at step {step}, where its count is 0; the losses of a model "
-                "that is split by fully_shard are differentiated by all processes together: return a finite one, such as "
-                "the sum over the labels divided by max(1, count)"
+                "that is split by fully_shard are differentiated by all processes together: return a finite one, "
+                "such as the sum over the labels divided by max(1, count)"
             )
 
 
