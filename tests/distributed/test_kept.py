@@ -13,7 +13,7 @@ from stimulus_moo import MiniBatch, MultiGradient, Recursive, Storm, Tracking
 from tests.database import replaced
 from tests.distributed.launch import values
 from tests.distributed.paths import COLUMNS, PERIOD, batches, build, own_share
-from tests.distributed.test_steps import WAYS, Broken, half, way
+from tests.distributed.test_steps import WAYS, Branches, Broken, branch_losses, half, way
 from tests.harness import cut, differing, everything, train, two_heads, two_losses, vector
 
 STEPS = PERIOD + 3  # two anchors, and inner steps after each
@@ -130,6 +130,26 @@ def test_processes_without_samples_take_part_in_kept_steps() -> None:
         for (name, kind, gramian), path in found.items():
             expected = alone["whole", kind, gramian]
             assert torch.allclose(path, expected, rtol=0, atol=1e-12), (name, kind, gramian)
+
+
+def branching(reweigh: int) -> tuple[Tensor, list[bool]]:
+    """From the third step on the second process goes another way than the first; its branch is new to the row."""
+    model, x = Branches(), COLUMNS[0][:6].abs()
+    mg = MultiGradient(model, branch_losses, Tracking(0.5), lambda gramian: torch.full((2,), 0.5), reweigh=reweigh)
+    signs = [1, 1, -1, -1] if dist.get_rank() else [1, 1, 1, 1]
+    return train(mg, [sign * x for sign in signs]), [p.grad is None for p in model.parameters()]
+
+
+def branching_twice() -> list[tuple[Tensor, list[bool]]]:
+    return [branching(reweigh) for reweigh in (1, 100)]
+
+
+def test_what_any_process_reaches_becomes_part_of_the_row() -> None:
+    first, second = values(branching_twice, 2)
+    for (all_rows, missing), (kept, missing_kept) in (first, second):
+        assert torch.allclose(kept, all_rows, rtol=0, atol=1e-12)  # constant weights: one row is the sum of all
+        assert missing == missing_kept == [False] * 6
+    assert torch.equal(first[1][0], second[1][0])
 
 
 def random_rule(gramian: Tensor) -> Tensor:
