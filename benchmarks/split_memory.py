@@ -36,7 +36,7 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def rows(quick: bool = False) -> list[list[object]]:
     """Return the rows of the table; small sizes are not compared with the model."""
-    width, counts = (64, (1,)) if quick else (1792, (1, 2, 4))
+    width, counts = (64, (1,)) if quick else (1024, (1, 2, 4))
     name = f"{LAYERS} layers of {width} x {width}, S = {OBJECTIVES}"
     found = {(ranks, way): together(measure, ranks, way, width)[0] for way in WAYS for ranks in counts}
     table: list[list[object]] = []
