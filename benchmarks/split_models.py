@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from benchmarks import split_memory
 from benchmarks.cases import Case, mlp
 from benchmarks.distributed import _HEAD, together
 from benchmarks.sides import verdict
@@ -25,15 +26,16 @@ from stimulus_moo._engine.sketch import WIDTH
 from stimulus_moo.distributed import group
 
 TITLE = "Models split by FSDP2: bytes and memory"
-TEXT = """\
+TEXT = f"""\
 Processes on one machine that communicate with gloo over the loopback device. Every layer of the model is split by
 `fully_shard`. "Bytes per step" are the bytes that one rank sends, FSDP's collectives included: a ring sends 2 (R-1)/R
 times the size of an all-reduce and (R-1)/R times the size of a reduce-scatter or an all-gather. *All rows* and *kept*
 are inner STIMULUS steps, at two points; *sketch* is a step of SMGD that solves for weights from the sketch. The model
 is that of docs/scale.md. "Held" is what a rank has between two steps, in units of P numbers: parameters, Adam's state,
-x_{t-1}, and rows with the copy in which the next update is built. Targets (column bar): bytes and what is held within
+x_{{t-1}}, and rows with the copy in which the next update is built. Targets (column bar): bytes and what is held within
 2% of the model.
-"""
+
+{split_memory.TEXT}"""
 COLUMNS = ["case", "what", "ranks", "measured", "model", "bar", "met"]
 
 WAYS = ("all rows", "kept", "sketch")
@@ -71,7 +73,7 @@ def rows(quick: bool = False) -> list[list[object]]:
         found = together(_count_all, ranks, case, 2 if quick else 10)[0]
         for way in WAYS:
             table += _compared(case, ranks, way, found[way])
-    return table
+    return table + split_memory.rows(quick)
 
 
 def _compared(case: Case, ranks: int, way: str, found: dict[str, Any]) -> list[list[object]]:

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from stimulus_moo import options as checks
 from stimulus_moo._engine.counts import Counts
 from stimulus_moo._engine.objective import Losses
+from stimulus_moo._engine.placement import require_copyable
 from stimulus_moo.data.batches import leading_size, require_batches
 from stimulus_moo.data.sources import Collate, Source, as_source
 from stimulus_moo.distributed import find_group
@@ -192,6 +193,7 @@ def fit(
 
     def least(s: int) -> float:
         """Return the least value of one loss, by a run on a copy of the model."""
+        require_copyable(model, "a bound relative to an objective's own best")
         loss, count = alone(losses, counts, s)
         own = (lr, momentum, settings.batch_size, settings.period, steps, gradients, passes, seconds)
         names = ("lr", "momentum", "batch_size", "period", "steps", "gradients", "passes", "seconds")

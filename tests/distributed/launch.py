@@ -21,6 +21,9 @@ import torch.distributed as dist
 
 from stimulus_moo import multigradient
 
+#: what most tests import, so that not every process does: pytest and FSDP2 take longer than a test
+PRELOADED = ["torch._dynamo", "pytest", "stimulus_moo.lab.cli", "tests.database", "tests.distributed.sharded_paths"]
+
 PATIENCE = 400.0  # seconds until a test is given up: far more than any needs, also on a busy machine
 
 
@@ -58,7 +61,7 @@ def launch(function: Callable[..., Any], ranks: int, *arguments: Any, timeout: f
 def quick_starter() -> Any:
     """Return a context whose processes start with everything slow imported; torch.optim imports torch._dynamo."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "stimulus_moo.lab.cli", "tests.distributed.paths"])
+    context.set_forkserver_preload(PRELOADED)
     root = Path(__file__).parents[2]
     os.environ["PYTHONPATH"] = f"{root / 'src'}{os.pathsep}{root}"  # the server knows sys.path only after its imports
     return context

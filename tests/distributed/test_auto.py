@@ -23,6 +23,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "period of an adaptive anchor": {"method": "stimulus+", "lr": 0.05, "period": "auto", "reweigh": "auto"},
     "filter": {"method": "filtered-m", "lr": "auto", "reweigh": "auto"},
     "filter, sharded": {"method": "filtered", "lr": 0.05, "shard": True},
+    "preference": {"preference": [1.0, 3.0]},
+    "bound": {"bounds": {1: 0.9}, "method": "stimulus-m", "lr": 0.05},
+    "bound above the best": {"bounds": {0: "20%"}},
 }
 
 

@@ -7,14 +7,30 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
-from stimulus_moo import AdaptiveBatch, Fixed, Full, MiniBatch, MultiGradient, Recursive, Storm, fit
+from stimulus_moo import AdaptiveBatch, Fixed, Full, InvalidLosses, MiniBatch, MultiGradient, Recursive, Storm, fit
 from tests.distributed.launch import launch, values
 from tests.distributed.paths import Uneven, own_share
+from tests.distributed.sharded_paths import whole
 from tests.distributed.test_steps import way
 from tests.harness import differing, everything
-from tests.reference.counted import BATCH, BETA, PERIOD, N, batches, columns, counts, losses, model, walk
+from tests.reference.counted import (
+    BATCH,
+    BETA,
+    PERIOD,
+    RATE,
+    N,
+    ThreeHeads,
+    batches,
+    columns,
+    counts,
+    losses,
+    model,
+    walk,
+)
 
 STEPS = 5  # two anchors, and in the third step no label for one objective
 
@@ -74,6 +90,63 @@ def test_processes_with_missing_labels_take_the_path_of_one() -> None:
             assert torch.allclose(weights, weighed, rtol=0, atol=1e-8), (name, case)
             for ours, theirs in zip(lost, lost_alone, strict=True):
                 assert ours == pytest.approx(theirs, rel=1e-10, nan_ok=True), (name, case)
+
+
+class SplitHeads(ThreeHeads):
+    """Three heads whose outputs are no views, as FSDP asks for."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        hidden = torch.tanh(self.trunk(x))
+        return [head(hidden).sum(1) for head in self.heads]
+
+
+def finite_losses(model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
+    """The means over the labelled samples; 0 where there are none."""
+    x, y = batch
+    found, known = model(x), y.isfinite()
+    squares = [(found[s] - y[:, s].nan_to_num(0.0)).square() * known[:, s] for s in range(y.shape[1])]
+    return tuple(square.sum() / max(1, int(known[:, s].sum())) for s, square in enumerate(squares))
+
+
+def split_paths() -> dict[str, Any]:
+    """Points, weights and losses of every case; the model is split where processes have joined."""
+    found: dict[str, Any] = {}
+    for case, (make, options) in CASES.items():
+        torch.manual_seed(0)
+        net, mine, steps = SplitHeads(), own_share().part(BATCH), []
+        if dist.is_initialized():
+            fully_shard(net, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        mg = MultiGradient(net, finite_losses, make(), counts=counts, **options)
+        optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
+        for x, y in batches(STEPS):
+            step = mg.backward((x[mine], y[mine]))
+            optimizer.step()
+            steps.append((whole(net), step.weights, step.losses))
+        path = [torch.stack(column) for column in zip(*steps, strict=True)]
+        found[case] = path, (mg.samples, mg.gradients, mg.passes)
+    return found
+
+
+def split_paths_and_nan() -> tuple[dict[str, Any], str]:
+    """Return the paths, and what is said where a loss without a count is not finite."""
+    net = SplitHeads()
+    fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
+    mg = MultiGradient(net, losses, MiniBatch(), counts=counts)
+    with pytest.raises(InvalidLosses, match="where its count is 0") as caught:
+        mg.backward(tuple(column[:4] for column in columns()))
+    return split_paths(), str(caught.value)
+
+
+def test_split_models_with_missing_labels_take_the_path_of_a_whole_one() -> None:
+    alone = split_paths()
+    for found, message in values(split_paths_and_nan, 2):
+        assert "max(1, count)" in message
+        for case, (path, costs) in found.items():
+            expected, costs_alone = alone[case]
+            assert costs == costs_alone, case
+            for ours, theirs in zip(path, expected, strict=True):
+                assert torch.allclose(ours, theirs, rtol=0, atol=1e-8, equal_nan=True), case
+            assert torch.allclose(path[0], expected[0], rtol=0, atol=1e-10), case
 
 
 def one_has_no_samples() -> list[Any]:

@@ -101,17 +101,17 @@ def test_a_silent_process_is_noticed_within_the_timeout(shard: bool, tmp_path: P
 SCRIPT = """
 import os, sys, torch
 sys.path.insert(0, {root!r})
-from stimulus_moo.__main__ import main
-from stimulus_moo.lab.cli import arguments
 from stimulus_moo.lab.runs.torchrun import together
 from tests.distributed.test_faults import KILLED, train
-from tests.lab.fake_lab import catalogue
 folder, end, run = sys.argv[1:]
 with together() as first:
     killed = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     found = train(folder, KILLED if killed else None)
     if first:
         torch.save(found, end)
+    from stimulus_moo.__main__ import main  # late: the killed processes do without
+    from stimulus_moo.lab.cli import arguments
+    from tests.lab.fake_lab import catalogue
     arguments.catalogue = catalogue
     sys.argv = ["stimulus-moo", "run", "tiny", "--method", "stimulus", "--steps", "30", "--out", run]
     main()

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from stimulus_moo import MiniBatch, MultiGradient, Recursive, Storm, measure
+from stimulus_moo import InvalidOption, MiniBatch, MultiGradient, Recursive, Storm, fit, measure
 from tests.distributed.launch import values
 from tests.distributed.paths import COLUMNS, batches, own_share
 from tests.distributed.sharded_paths import Heads, anchor, build, model_of, whole
@@ -189,7 +189,6 @@ def refuse() -> list[str]:
         (parallel, {}),
         (FullyShardedDataParallel(nn.Linear(4, 2), device_id=torch.device("cpu")), {}),
         (factor, {}),
-        (model_of(), {"counts": lambda batch: [1, 1]}),
         (model_of(), {"rows_dtype": torch.bfloat16}),
     ]
     for model, options in tries:
@@ -198,19 +197,20 @@ def refuse() -> list[str]:
         except Exception as error:
             messages.append(f"{type(error).__name__}: {error}")
     mg = MultiGradient(model_of(), two_losses, Recursive(anchor(), 4))
+    with pytest.raises(InvalidOption, match="cannot be copied"):
+        fit(model_of(), two_losses, COLUMNS, steps=2, batch_size=8, bounds={0: "5%"}, progress=False)
     with pytest.raises(Exception, match="no rank has brought") as caught:
         MultiGradient(model_of(), two_losses, MiniBatch()).backward(None)
     return [*messages, str(caught.value), str(mg.memory_estimate(objectives=2).rows)]
 
 
 def test_what_is_not_supported_is_refused_by_name() -> None:
-    for partly, parallel, old, factor, counts, dtype, empty, rows in values(refuse, 2):
-        assert all(one.startswith("InvalidOption") for one in (partly, parallel, old, factor, counts, dtype))
+    for partly, parallel, old, factor, dtype, empty, rows in values(refuse, 2):
+        assert all(one.startswith("InvalidOption") for one in (partly, parallel, old, factor, dtype))
         assert "'left.weight' that is whole" in partly
         assert "tensor parallelism" in parallel
         assert "FSDP1" in old
         assert "set_gradient_divide_factor" in factor
-        assert "counts must be None" in counts
         assert "rows_dtype" in dtype
         assert "no rank has brought a sample" in empty
         assert int(rows) <= 2 * 8 * 27  # two rows of half of 37 entries, in float64, with uneven shards

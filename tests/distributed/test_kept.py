@@ -13,7 +13,7 @@ from stimulus_moo import MiniBatch, MultiGradient, Recursive, Storm, Tracking
 from tests.database import replaced
 from tests.distributed.launch import values
 from tests.distributed.paths import COLUMNS, PERIOD, batches, build, own_share
-from tests.distributed.test_steps import WAYS, Broken, half, way
+from tests.distributed.test_steps import WAYS, Branches, Broken, branch_losses, half, way
 from tests.harness import cut, differing, everything, train, two_heads, two_losses, vector
 
 STEPS = PERIOD + 3  # two anchors, and inner steps after each
@@ -130,6 +130,26 @@ def test_processes_without_samples_take_part_in_kept_steps() -> None:
         for (name, kind, gramian), path in found.items():
             expected = alone["whole", kind, gramian]
             assert torch.allclose(path, expected, rtol=0, atol=1e-12), (name, kind, gramian)
+
+
+def branching(reweigh: int) -> tuple[Tensor, list[bool]]:
+    """From the third step on the second process goes another way than the first; its branch is new to the row."""
+    model, x = Branches(), COLUMNS[0][:6].abs()
+    mg = MultiGradient(model, branch_losses, Tracking(0.5), lambda gramian: torch.full((2,), 0.5), reweigh=reweigh)
+    signs = [1, 1, -1, -1] if dist.get_rank() else [1, 1, 1, 1]
+    return train(mg, [sign * x for sign in signs]), [p.grad is None for p in model.parameters()]
+
+
+def branching_twice() -> list[tuple[Tensor, list[bool]]]:
+    return [branching(reweigh) for reweigh in (1, 100)]
+
+
+def test_what_any_process_reaches_becomes_part_of_the_row() -> None:
+    first, second = values(branching_twice, 2)
+    for (all_rows, missing), (kept, missing_kept) in (first, second):
+        assert torch.allclose(kept, all_rows, rtol=0, atol=1e-12)  # constant weights: one row is the sum of all
+        assert missing == missing_kept == [False] * 6
+    assert torch.equal(first[1][0], second[1][0])
 
 
 def random_rule(gramian: Tensor) -> Tensor:
@@ -269,6 +289,62 @@ def test_what_one_raises_in_a_kept_step_or_a_solve_all_raise(kind: str) -> None:
         # the failures have left no trace
         assert torch.equal(end, also)
         assert torch.allclose(end, ends.setdefault(what[1], end), rtol=0, atol=1e-12), what
+
+
+class Break(torch.autograd.Function):
+    """The identity, whose backward pass fails."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise Broken("no gradient")
+
+
+class Breakable(nn.Module):
+    """Between trunk and heads: once armed, backward passes of the last process fail after the heads."""
+
+    armed = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = Break.apply(x) if self.armed and dist.get_rank() == dist.get_world_size() - 1 else x
+        return found
+
+
+def backward_fails() -> list[Any]:
+    """The gradients of the heads are on their way when the backward pass of one process fails."""
+    said: list[Any] = []
+    for name in ("whole", "in parts"):
+        for make, reweigh in (ESTIMATORS["mini-batch"], ESTIMATORS["storm"]):
+            middle, mine = Breakable(), half(COLUMNS)
+            with way(name):
+                mg = MultiGradient(two_heads(middle), two_losses, make(None), reweigh=reweigh)
+                optimizer = torch.optim.SGD(mg.objective.parameters, lr=0.05)
+                for k, batch in enumerate(cut(mine, 4)[:4]):
+                    before, middle.armed = everything(mg), k == 2
+                    try:
+                        mg.backward(batch)
+                        optimizer.step()
+                    except Exception as error:
+                        said.append((type(error).__name__, str(error), differing(before, everything(mg)), mg.t))
+            said.append(vector(mg.objective.model))
+    return said
+
+
+def test_a_failure_while_gradients_are_on_their_way_is_shared() -> None:
+    first, last = values(backward_fails, 2)
+    for one, other in zip(first, last, strict=True):
+        if isinstance(one, Tensor):
+            assert torch.equal(one, other)
+        else:
+            assert one[0] == "RankFailed"
+            assert "rank 1 raised Broken at step 2: no gradient" in one[1]
+            assert other[:2] == ("Broken", "no gradient")
+            assert one[2:] == other[2:] == ([], 2)
+    assert [torch.is_tensor(one) for one in first] == 4 * [False, True]
+    assert torch.allclose(first[1], first[5], rtol=0, atol=1e-12)  # in one bucket and in several
 
 
 def first_sketched_step_fails() -> tuple[list[str], str]:

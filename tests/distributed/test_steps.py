@@ -25,7 +25,7 @@ from stimulus_moo import (
     measure,
 )
 from stimulus_moo._engine import compiled, store
-from stimulus_moo.distributed import reducer
+from stimulus_moo.distributed import reducer, row_message
 from tests.distributed.launch import Said, launch, values
 from tests.distributed.paths import COLUMNS, PERIOD, Path, batches, build, follow, own_share
 from tests.harness import cut, data, differing, everything, stored_rows, train, two_heads, two_losses, vector
@@ -39,6 +39,7 @@ def way(name: str) -> Iterator[dict[str, bool]]:
     with (
         mock.patch.multiple(store, STAGED_ENTRIES=1 << 16 if name in ("whole", "sharded") else 0),
         mock.patch.multiple(reducer, BUCKET=16 if name == "in parts" else 1 << 22),
+        mock.patch.multiple(row_message, SMALLEST=1 if name == "in parts" else 1 << 18),
     ):
         yield {"shard": name == "sharded"}
 

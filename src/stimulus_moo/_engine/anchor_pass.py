@@ -26,7 +26,8 @@ def evaluate_anchor(transaction: Transaction) -> None:
     reducer = store.reducer
     counts = None if store.objective.counts is None else AnchorCounts(transaction)
     sizes = [0, 0]  # of the current pair
-    batches = anchor.batches(ALL, transaction.tally) if reducer is None else reducer.batches_of(anchor, transaction)
+    tally = transaction.tally
+    batches = anchor.batches(ALL, tally) if reducer is None else reducer.batches_of(anchor, tally)
     for batch in batches:
         found, (pair, half) = own_pieces(store, batch), anchor.place or (None, 0)
         probe = None if pair is None else transaction.probe
@@ -37,7 +38,7 @@ def evaluate_anchor(transaction: Transaction) -> None:
         if reducer is not None:
             pieces = reducer.align(transaction, pieces)
         sizes[half] = sum(piece.samples for piece in pieces)
-        for piece in pieces if counts is None else counts.scaled(pieces):
+        for piece in pieces if counts is None else counts.scaled(pieces, probed=probe is not None):
             add_piece(transaction, piece, account, probe)
         if probe is not None and pair is not None and half:
             anchor.spread = anchor.spread.add(pair, sum(sizes) * probe.end(sizes))

@@ -39,7 +39,7 @@ def summed(found: Sequence[Sequence[float]]) -> list[float]:
 
 def scales_of(counts: Sequence[float], size: int, totals: Sequence[float], samples: float) -> list[float] | None:
     """Return what the losses of a piece are multiplied by, 0 where a count is 0; None where all are 1."""
-    found = [c * samples / (size * total) if c else 0.0 for c, total in zip(counts, totals, strict=True)]
+    found = [c * samples / (max(1, size) * total) if c else 0.0 for c, total in zip(counts, totals, strict=True)]
     return None if all(scale == 1.0 for scale in found) else found
 
 
@@ -75,8 +75,8 @@ class AnchorCounts:
             require_labels(totals[:-1], transaction.step)
         self._totals = totals
 
-    def scaled(self, pieces: list[Piece]) -> list[Piece]:
-        """Return the pieces of one batch with their counts and scales."""
+    def scaled(self, pieces: list[Piece], *, probed: bool) -> list[Piece]:
+        """Return the pieces of one batch with their counts and scales, and those for the probe if it looks at them."""
         objective, totals = self._transaction.store.objective, self._totals
         found = [objective.count_labels(piece.content) for piece in pieces]
         if totals is not None:
@@ -84,14 +84,24 @@ class AnchorCounts:
                 piece._replace(counts=counts, scales=scales_of(counts, piece.size, totals[:-1], totals[-1]))
                 for piece, counts in zip(pieces, found, strict=True)
             ]
-        sums, size = summed(found), sum(piece.size for piece in pieces)
-        noise = [size / total if total else 0.0 for total in sums]  # to means over this batch
+        sums, size = self._of_batch(found, pieces) if probed else ([], 0.0)
+        noise = [size / total if total else 0.0 for total in sums] or None  # to means over this batch
         return [
             piece._replace(
                 counts=counts, scales=scales_of(counts, piece.size, [1.0] * len(counts), 1.0), noise_scales=noise
             )
             for piece, counts in zip(pieces, found, strict=True)
         ]
+
+    def _of_batch(self, found: Sequence[Sequence[float]], pieces: Sequence[Piece]) -> tuple[list[float], float]:
+        """Return the counts and the number of samples of a batch, with those of processes that evaluate it together."""
+        own = [counts for counts, piece in zip(found, pieces, strict=True) if piece.size]
+        sums, size = summed(own), float(sum(piece.size for piece in pieces))
+        store = self._transaction.store
+        if store.reducer is None or store.objective.placement.independent:
+            return sums, size
+        *sums, size = store.reducer.sum_counts([*sums, size] if own else None) or [0.0]
+        return sums, size
 
     def check(self) -> None:
         """Raise InvalidBatch where this process's second pass had other samples than the first."""
@@ -122,7 +132,8 @@ class AnchorCounts:
         assert anchor is not None
         state, snapshot = anchor.state_dict(), store.objective.snapshot()
         try:
-            for batch in anchor.batches(ALL if store.reducer is None else store.reducer.partition):
+            reducer = store.reducer
+            for batch in anchor.batches(ALL) if reducer is None else reducer.batches_of(anchor, None):
                 for content, size in own_pieces(store, batch):
                     found.append(store.objective.count_labels(content))
                     samples += size

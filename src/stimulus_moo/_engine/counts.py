@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from stimulus_moo.errors import InvalidBatch, InvalidOption
+from stimulus_moo.errors import InvalidBatch, InvalidLosses, InvalidOption
 
 #: from a batch to S numbers: how many samples each mean loss is over
 Counts = Callable[[Any], Sequence[float] | Tensor]
@@ -31,6 +31,17 @@ def checked_counts(found: Any, objectives: int | None) -> list[float]:
         needed = "one number per loss" if objectives is None else f"one number per loss ({objectives})"
         raise InvalidBatch(f"counts must return {needed}, found {len(numbers_found)}")
     return numbers_found
+
+
+def require_finite(values: Tensor, step: int, counts: Sequence[float]) -> None:
+    """Raise InvalidLosses where a loss without a count is not finite, for models that several processes evaluate."""
+    for s, (value, count) in enumerate(zip(values.tolist(), counts, strict=True)):
+        if not count and not math.isfinite(value):
+            raise InvalidLosses(
+                f"the loss of objective {s} is {value} at step {step}, where its count is 0; the losses of a model "
+                "that is split by fully_shard are differentiated by all processes together: return a finite one, "
+                "such as the sum over the labels divided by max(1, count)"
+            )
 
 
 def _number(value: Any, objective: int) -> float:

@@ -25,7 +25,8 @@ def find_culprit(transaction: Transaction, pieces: Sequence[Piece]) -> NonFinite
     for swap in (nullcontext(), transaction.store.swap if transaction.update.look_back else None):
         with swap or nullcontext():
             for piece in pieces:
-                graphs = objective.evaluate(piece.content, step, piece.counts).present(piece.counts)
+                evaluated = objective.evaluate(piece.content, step, piece.counts)
+                graphs = evaluated.present(piece.counts) if objective.placement.independent else evaluated.graphs
                 for s, row in enumerate(rowwise(graphs, objective.model_parameters, objective.placement)):
                     found = [gradient for gradient in row if gradient is not None]
                     if not transaction.rows.finite(found):

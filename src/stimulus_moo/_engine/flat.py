@@ -14,11 +14,14 @@ MOST = 1 << 20
 
 def can_be_flat(parameters: Sequence[Tensor]) -> bool:
     """Return whether a vector over these parameters fits into one small piece."""
+    small = sum(map(Tensor.numel, parameters)) <= MOST
+    return small and of_one_kind(parameters) and all(map(Tensor.numel, parameters))
+
+
+def of_one_kind(parameters: Sequence[Tensor]) -> bool:
+    """Return whether all parameters are of one type and on one device."""
     first = parameters[0]
-    return sum(map(Tensor.numel, parameters)) <= MOST and all(
-        parameter.dtype is first.dtype and parameter.device == first.device and parameter.numel()
-        for parameter in parameters
-    )
+    return all(parameter.dtype is first.dtype and parameter.device == first.device for parameter in parameters)
 
 
 def views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -36,10 +36,12 @@ class LossForm(ABC):
         """Return empty rows for S objectives."""
 
     @abstractmethod
-    def losses(self, evaluated: Evaluated, scales: Sequence[float] | None = None) -> Sequence[Tensor | None]:
+    def losses(
+        self, evaluated: Evaluated, scales: Sequence[float] | None = None, *, every: bool = False
+    ) -> Sequence[Tensor | None]:
         """Return the losses to differentiate, from the S losses of a piece times ``scales``.
 
-        None stands for a loss that is not part of the piece, since its scale is 0.
+        None stands for a loss that is not part of the piece, since its scale is 0; with ``every``, all take part.
         """
 
     def weights_for(self, objectives: int) -> Tensor | None:
@@ -62,12 +64,14 @@ class AllLosses(LossForm):
         """Return the S x P matrix."""
         return store.new_rows(objectives)
 
-    def losses(self, evaluated: Evaluated, scales: Sequence[float] | None = None) -> Sequence[Tensor | None]:
+    def losses(
+        self, evaluated: Evaluated, scales: Sequence[float] | None = None, *, every: bool = False
+    ) -> Sequence[Tensor | None]:
         """Return all."""
         if scales is None:
             return evaluated.graphs
         with torch.enable_grad():
-            return [loss * c if c else None for loss, c in zip(evaluated.graphs, scales, strict=True)]
+            return [loss * c if c or every else None for loss, c in zip(evaluated.graphs, scales, strict=True)]
 
 
 class SketchedLosses(AllLosses):
@@ -98,13 +102,15 @@ class WeightedLoss(LossForm):
         """Return one row."""
         return store.new_row()
 
-    def losses(self, evaluated: Evaluated, scales: Sequence[float] | None = None) -> Sequence[Tensor | None]:
+    def losses(
+        self, evaluated: Evaluated, scales: Sequence[float] | None = None, *, every: bool = False
+    ) -> Sequence[Tensor | None]:
         """Return lambda . F; terms without a scale are left out, since 0 times NaN is NaN."""
         vector = evaluated.vector
         weights = self.weights_for(len(vector))
         with torch.enable_grad(), full_precision({vector.device}):
             if scales is not None:
-                present = [s for s, scale in enumerate(scales) if scale]
+                present = [s for s, scale in enumerate(scales) if scale or every]
                 if not present:
                     return [None]
                 vector = torch.stack([evaluated.graphs[s] for s in present])

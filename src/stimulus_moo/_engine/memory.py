@@ -154,7 +154,7 @@ def _with_one_row(
 ) -> tuple[int, int, int]:
     """Return rows, staging, and the peak of a step beyond x_{t-1} and ``p.grad``, under kept or fixed weights."""
     remembered = sizes.one if _remembers(estimator) else 0
-    spare = 0 if _is_plain(store) else sizes.one  # the memory of the last row, which the next one uses
+    spare = 0 if store.plain_row else sizes.one  # the memory of the last row, which the next one uses
     peaks = [sizes.one + remembered + _kept_step(store, estimator, sizes, supervised=supervised)]
     if form is None or form.sketched:
         rows, staging = sizes.one, remembered
@@ -164,7 +164,7 @@ def _with_one_row(
         spread = sizes.one if _estimates_variance(estimator) else 0
         evaluation = _evaluation(store, sizes, staged=store.stages(sizes.objectives)) + spread
         gramian, direction = _weighing(store, sizes)
-        if _remembers(estimator) and not _is_plain(store):  # the row is a copy, of half-precision models a second sum
+        if _remembers(estimator) and not store.plain_row:  # the row is a copy, of half-precision models a second sum
             direction += sizes.one * (2 if store.objective.narrow else 1)
         peaks.append(sizes.rows + staging + max(evaluation, gramian, direction))
     if form is not None and form.sketched:
@@ -175,7 +175,7 @@ def _with_one_row(
 
 def _kept_step(store: Store, estimator: Estimator, sizes: _Sizes, *, supervised: bool) -> int:
     """Return what a step that differentiates one loss holds briefly, beyond its row and the one that is remembered."""
-    objective, point, plain = store.objective, sizes.point, _is_plain(store)
+    objective, point, plain = store.objective, sizes.point, store.plain_row
     probes = _probes(estimator)
     if estimator.two_point and estimator.anchor is not None and not estimator.observes:
         probes = int(supervised or _estimates_variance(estimator))  # the change is the difference of two rows
@@ -235,11 +235,6 @@ def _evaluation(store: Store, sizes: _Sizes, *, staged: bool, sketched: bool = F
         return sizes.gradients
     streams = store.engine.accumulates(parameters) and not sharded
     return (sizes.largest if streams else 2 * sizes.point) + rounding
-
-
-def _is_plain(store: Store) -> bool:
-    """Return whether one row is kept as plain training keeps ``p.grad``."""
-    return store.reducer is None and store.storage.for_one_row().plain and not store.objective.narrow
 
 
 def _aside(store: Store, sizes: _Sizes) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from stimulus_moo._engine.counts import Counts, check_function, checked_counts
+from stimulus_moo._engine.counts import Counts, check_function, checked_counts, require_finite
 from stimulus_moo._engine.flat import Gradients, overwritten
 from stimulus_moo._engine.hooks import noticing_retain_grad, registered
 from stimulus_moo._engine.loss_names import label, unpacked
@@ -63,11 +63,6 @@ class Objective:
         check_function(counts)
         self.model = model
         self.placement = find_placement(model)
-        if counts is not None and not self.placement.independent:
-            raise InvalidOption(
-                f"counts must be None for a model that is split by fully_shard, found {counts!r}; return means over "
-                "all samples of the batch"
-            )
         self.losses = losses
         self.counts = counts  # None: every loss is a mean over the whole batch
         self.micro_batch = None if micro_batch is None else positive_integer("micro_batch", micro_batch)
@@ -161,7 +156,8 @@ class Objective:
     def evaluate(self, piece: Any, step: int, counts: Sequence[float] | None = None) -> Evaluated:
         """Run the losses on a piece where the parameters stand now; raise InvalidLosses or NonFiniteError.
 
-        Losses whose count is 0 may have any value and any graph.
+        Losses whose count is 0 may have any value and any graph, unless the parameters are split: all processes then
+        differentiate all losses together.
         """
         torch.clear_autocast_cache()  # low-precision copies of the weights may be of another point
         self.placement.renew()
@@ -176,6 +172,8 @@ class Objective:
         values = vector.detach().to(torch.promote_types(vector.dtype, torch.float32), copy=True)
         if counts is not None and len(counts) != len(losses):
             raise InvalidBatch(f"counts must return one number per loss ({len(losses)}), found {len(counts)}")
+        if counts is not None and not self.placement.independent:
+            require_finite(values, step, counts)
         if not all(map(math.isfinite, values.tolist())) and (bad := non_finite_loss(values, step, counts)) is not None:
             raise bad
         for s, loss in enumerate(losses):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stimulus_moo._engine.digest import digest_of
-from stimulus_moo.errors import InvalidLosses
+from stimulus_moo.errors import InvalidLosses, InvalidOption
 
 if TYPE_CHECKING:
     from stimulus_moo._engine.storage import Storage
@@ -121,6 +121,15 @@ def find_placement(model: nn.Module) -> Placement:
     from stimulus_moo.distributed.shards import Shards  # which needs the rest of the engine
 
     return Shards(model)
+
+
+def require_copyable(model: nn.Module, what: str) -> None:
+    """Raise InvalidOption if ``what`` copies a model that cannot be copied, since it is split over the processes."""
+    if not find_placement(model).independent:
+        raise InvalidOption(
+            f"{what} trains copies of the model, and a model that is split by fully_shard cannot be copied; use one "
+            "that is not split, or bounds that are numbers"
+        )
 
 
 def is_a(value: object, name: str) -> bool:

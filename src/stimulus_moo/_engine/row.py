@@ -70,12 +70,20 @@ class Row:
         self.parts, self._flats = [None] * len(self.parameters), []
 
     def accumulate(
-        self, loss: Tensor, weight: float, old: Row | None = None, keep: float = 0.0, *, last: bool = False
+        self,
+        loss: Tensor,
+        weight: float,
+        old: Row | None = None,
+        keep: float = 0.0,
+        *,
+        last: bool = False,
+        take: Callable[[int, Tensor], None] | None = None,
     ) -> None:
         """Add ``weight`` times the gradient of a loss, as plain training adds to ``p.grad``, which stays as it was.
 
         Then add ``keep`` times the old row, if there is one. ``last`` says that nothing more will be added in this
-        step: each large part is then finished, and its norm taken, while it is in the processor's cache.
+        step: each large part is then finished, and its norm taken, while it is in the processor's cache. ``take`` gets
+        each parameter's index and gradient as soon as it is complete.
         """
         parameters, kept = self.parameters, [parameter.grad for parameter in self.parameters]
         earlier = [None] * len(parameters) if old is None else old.parts
@@ -87,6 +95,11 @@ class Row:
             if part is not None and part.is_contiguous():
                 with torch.no_grad():
                     norms[i] = piece_norms(part if other is None else part.add_(other, alpha=keep))
+
+        def give(i: int, parameter: Tensor) -> None:
+            if take is not None and parameter.grad is not None and parameter.grad.layout is torch.strided:
+                with torch.no_grad():
+                    take(i, parameter.grad)
 
         def clean_up() -> None:
             for hook in hooks:
@@ -101,6 +114,8 @@ class Row:
                 parameter.grad = part
                 if large and in_pieces(parameter):
                     hooks.append(parameter.register_post_accumulate_grad_hook(partial(finish, i)))
+                if take is not None:
+                    hooks.append(parameter.register_post_accumulate_grad_hook(partial(give, i)))
             with full_precision({loss.device}):
                 torch.autograd.backward(loss, torch.full_like(loss, weight), inputs=list(parameters))
             self.parts = [_dense(parameter.grad) for parameter in parameters]
@@ -128,6 +143,9 @@ class Row:
     def merge(self, other: Row, weight: float) -> None:
         """Add ``weight`` times another row."""
         pairs, self._sq_norm = [], None
+        if self._flats and other._flats and all(self.reach) and all(other.reach):
+            torch._foreach_add_(self._flats, other._flats, alpha=weight)
+            return
         for i, (mine, theirs) in enumerate(zip(self.parts, other.parts, strict=True)):
             if mine is not None and theirs is not None:
                 pairs.append((mine, theirs))
@@ -139,7 +157,8 @@ class Row:
 
     def scale(self, factor: float) -> None:
         self._sq_norm = None
-        torch._foreach_mul_(_present(self.parts), factor)
+        if found := self._flats or _present(self.parts):
+            torch._foreach_mul_(found, factor)
 
     def settle(self) -> None:
         """No entries are left out."""
@@ -187,7 +206,7 @@ class Row:
     def combine(self, weights: Tensor) -> tuple[list[Tensor | None], float]:
         """Return the row itself, since lambda is in it already, and its squared norm."""
         known = self._sq_norm
-        return list(self.parts), sq_norm_of(_present(self.parts)) if known is None else known
+        return list(self.parts), sq_norm_of(self._flats or _present(self.parts)) if known is None else known
 
     mix = combine
 

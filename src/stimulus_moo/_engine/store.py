@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stimulus_moo._engine.compiled import Compiler
 from stimulus_moo._engine.differentiation import Engine
-from stimulus_moo._engine.flat import can_be_flat, views
+from stimulus_moo._engine.flat import can_be_flat, of_one_kind, views
 from stimulus_moo._engine.objective import Objective
 from stimulus_moo._engine.replay import ParameterSwap
 from stimulus_moo._engine.row import Row
@@ -78,6 +78,13 @@ class Store:
         """Return whether updates of so many rows are built beside the old ones; a part of sharded rows is small."""
         return self.sharded or (objectives * self.objective.dimension <= STAGED_ENTRIES and self.storage.plain)
 
+    @property
+    def plain_row(self) -> bool:
+        """Whether one row is kept as plain training keeps ``p.grad``, see ``Row``."""
+        if self.reducer is not None and (self.sharded or not of_one_kind(self.objective.parameters)):
+            return False
+        return self.storage.for_one_row().plain and not self.objective.narrow
+
     def new_rows(self, objectives: int) -> Rows:
         rows = self._make(objectives, self.storage, self.layout)
         rows.staged = self.stages(objectives)
@@ -86,7 +93,7 @@ class Store:
     def new_row(self) -> Rows | Row:
         """Return one row; updates are built beside it at any size of the model."""
         storage, room = self.storage.for_one_row(), [int(mask > 0) for mask in self.layout]
-        if self.reducer is None and storage.plain and not self.objective.narrow:
+        if self.plain_row:
             return Row(self.objective.parameters, room=room)
         row = self._make(1, storage, room)
         row.weighted = True

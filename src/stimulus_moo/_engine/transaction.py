@@ -262,7 +262,7 @@ class Transaction:
         store = self.store
         evaluated = store.objective.evaluate(piece.content, self.step, piece.counts)
         self._check_count(evaluated, piece)
-        graphs = self.form.losses(evaluated, piece.scales)
+        graphs = self.form.losses(evaluated, piece.scales, every=not store.objective.placement.independent)
         if piece.share != 1.0:
             graphs = [None if loss is None else times(loss, piece.share) for loss in graphs]
         if piece.scales is None or self.form.weighted:
@@ -270,6 +270,8 @@ class Transaction:
         else:  # room for all, so that the blocks stay the same
             masks = partial(store.masks, evaluated.graphs, piece.counts)
         target = self.open_rows(masks) if store.reducer is None else store.reducer.target(self, masks)
+        if piece.size:
+            account.add(evaluated.losses, piece.size, piece.counts)
         side = None if probe is None else probe.side(target.objectives, piece, now=not at_previous)
         if not self.form.weighted:
             self._add_rows(target, graphs, weight, side, hooked=evaluated.hooked)
@@ -277,13 +279,13 @@ class Transaction:
             self._add_nothing(target)
         elif isinstance(target, Row) and side is None and store.engine.accumulates(store.objective.model_parameters):
             if weight:
-                old = store.rows if keep and isinstance(store.rows, Row) else None
-                target.accumulate(loss, weight, old, keep, last=last)
+                old, reducer = store.rows if keep and isinstance(store.rows, Row) else None, store.reducer
+                message = reducer.begin_sum(self, account) if last and reducer is not None else None
+                take = None if message is None else message.take
+                target.accumulate(loss, weight, old, keep, last=last and reducer is None, take=take)
                 self._merged = old is not None
         else:
             self._add_row(piece, target, loss, weight, side)
-        if piece.size:
-            account.add(evaluated.losses, piece.size, piece.counts)
 
     def _add_rows(
         self, target: AnyRows, graphs: Sequence[Tensor | None], weight: float, side: WeightedSum | None, *, hooked: bool

@@ -18,6 +18,7 @@ from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.anchors import Anchor
+from stimulus_moo.anchors.base import Tally
 from stimulus_moo.anchors.variance import Spread
 from stimulus_moo.data.batches import cut_at, leading_size
 from stimulus_moo.data.partition import ALL
@@ -78,12 +79,11 @@ class FullyShard(AllReduce):
                 assert piece is not None
                 size = piece.size if k < len(own) else 0
                 found.append(
-                    Piece(
-                        piece.content,
-                        size,
-                        together / self._samples,
-                        half,
-                        together / total,
+                    piece._replace(
+                        size=size,
+                        fraction=together / self._samples,
+                        half=half,
+                        fraction_of_half=together / total,
                         together=together,
                         share=self.group.size * size / together,
                     )
@@ -101,12 +101,12 @@ class FullyShard(AllReduce):
         """Return the samples of all processes: gradients are means over them already."""
         return float(self._samples)
 
-    def batches_of(self, anchor: Anchor, transaction: Transaction) -> Iterator[Any]:
+    def batches_of(self, anchor: Anchor, tally: Tally | None) -> Iterator[Any]:
         """Yield this process's batches of an anchor; where all processes draw the same, its part of each."""
         if anchor.divided:
-            yield from anchor.batches(self.partition, transaction.tally)
+            yield from anchor.batches(self.partition, tally)
             return
-        for batch in anchor.batches(ALL, transaction.tally):
+        for batch in anchor.batches(ALL, tally):
             yield self._part(batch)
 
     def target(self, transaction: Transaction, masks: Callable[[], list[int]]) -> Rows:
@@ -124,7 +124,8 @@ class FullyShard(AllReduce):
         self._awaited = not last  # else: nothing but a backward pass, itself a collective, came after the last message
         if transaction.pending is None:
             return spread  # no process has brought anything
-        head = Head(self._objectives, transaction.step, account)
+        counted = transaction.store.objective.counts is not None
+        head = Head(self._objectives, transaction.step, account, counted=counted)
         total = head.summed(self.group)
         rows = as_rows(transaction.rows)
         if transaction.form.sketched:  # of its columns: their sum is the sketch of all
@@ -151,6 +152,10 @@ class FullyShard(AllReduce):
 
     def _open(self, transaction: Transaction) -> None:
         """Send nothing: every message of a step begins alike."""
+
+    def _gathers_next(self, store: Store) -> bool:
+        """Return False: a failure is told by the message with which everything begins."""
+        return False
 
     def _send_failure(self, store: Store) -> None:
         self.group.sum(torch.tensor([1.0, *[0.0] * (3 + 4 * self.group.size)], dtype=torch.float64))

@@ -54,6 +54,20 @@ class Group:
         self._send(lambda: dist.all_reduce(message, group=self.handle))
         return message.to(values.device)
 
+    def begin_sum(self, values: Tensor) -> Callable[[], Tensor]:
+        """Start to sum a tensor over all processes; return a function that waits for the sum and returns it.
+
+        The tensor is overwritten, and must not be used until then.
+        """
+        message, works = values.to(self._device), []
+        self._send(lambda: works.append(dist.all_reduce(message, group=self.handle, async_op=True)))
+
+        def wait() -> Tensor:
+            self._send(works[0].wait)
+            return message.to(values.device)
+
+        return wait
+
     def scatter_sum(self, values: Tensor) -> Tensor:
         """Return this process's row of the sum of a [R, n] tensor over all processes."""
         message = values.to(self._device).contiguous().view(-1)

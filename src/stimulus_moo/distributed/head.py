@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from stimulus_moo._engine.account import Account
 from stimulus_moo.anchors.variance import GROUPS, Spread
@@ -29,6 +31,13 @@ class Head:
 
     def summed(self, group: Group) -> Head:
         """Return the sum over all processes."""
+        return self.read(group.sum(self._message()))
+
+    def begin(self, group: Group) -> Callable[[], Tensor]:
+        """Start to sum; return a function that waits for the sum, which ``read`` understands."""
+        return group.begin_sum(self._message())
+
+    def _message(self) -> Tensor:
         account, spread = self.account, self.spread
         numbers = [self.failed, self.grown, self.partial, self.step, account.seen, spread.pairs, *spread.sums]
         zero, means = torch.zeros(self.objectives, dtype=torch.float64), (account.losses, account.before)
@@ -38,7 +47,10 @@ class Head:
             counts = zero if account.counts is None else torch.tensor(account.counts, dtype=torch.float64)
             parts = [zero if mean is None else mean.double().cpu().nan_to_num(0.0) * counts for mean in means]
             parts.append(counts)
-        total = group.sum(torch.cat([torch.tensor(numbers, dtype=torch.float64), *parts]))
+        return torch.cat([torch.tensor(numbers, dtype=torch.float64), *parts])
+
+    def read(self, total: Tensor) -> Head:
+        """Return the head of all processes, from the sum of their messages."""
         failed, grown, partial, step, seen, pairs, *sums = total[: 6 + GROUPS].tolist()
         found = Account(seen=int(seen))
         if seen:

@@ -15,27 +15,29 @@ from stimulus_moo._engine.counted import summed
 from stimulus_moo._engine.culprit import find_culprit
 from stimulus_moo._engine.loss_forms import AnyRows
 from stimulus_moo._engine.memory import MemoryEstimate
+from stimulus_moo._engine.nonfinite import finite, too_large
 from stimulus_moo._engine.observation import Piece
+from stimulus_moo._engine.row import Row
 from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.storage import Storage
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.anchors import Anchor
+from stimulus_moo.anchors.base import Tally
 from stimulus_moo.anchors.variance import Spread
-from stimulus_moo.distributed.fingerprint import Fingerprint, fingerprint_of, require_same, structure_of
+from stimulus_moo.distributed.agreement import Agreement, Layout
+from stimulus_moo.distributed.fingerprint import fingerprint_of, structure_of
 from stimulus_moo.distributed.group import Group, describe, told
 from stimulus_moo.distributed.head import Head
+from stimulus_moo.distributed.row_message import RowMessage
 from stimulus_moo.distributed.sharded_rows import ShardedRows
-from stimulus_moo.errors import DistributedError, InvalidLosses, InvalidOption, NonFiniteError, RankMismatch
+from stimulus_moo.errors import DistributedError, InvalidOption, NonFiniteError
 
 #: Entries of U in one message; a larger U is summed in parts.
 BUCKET = 1 << 22
 
-#: S, and by parameter the bit mask of the objectives there is room for
-Layout = tuple[int, list[int]]
 
-
-class AllReduce:
+class AllReduce(Agreement):
     """Sums the updates of all processes, weighted by how many samples each has brought; every process keeps all of U.
 
     .. code-block:: text
@@ -57,14 +59,12 @@ class AllReduce:
                 "rows_dtype must be None, torch.float32 or torch.float64 where several processes make a step, found "
                 "torch.bfloat16; shard=True lowers the memory further"
             )
-        self.group, self.partition = group, group.partition
-        self._objectives = 0  # S, once the processes have agreed on it and on ``Store.layout``
+        super().__init__(group)
         self._compared = False  # have the processes been compared?
-        self._awaited = True  # do the others still wait for our part of the step?
         self._halves = halves  # may a batch be cut in two halves? Then an evaluation begins with a message of its own
         self._gathers: int | None = None  # values that an evaluation has still to gather; None before it has begun
         self._before: Layout | None = None  # S and the layout before the current step
-        self._step = 0
+        self._message: RowMessage | None = None  # the one row of kept weights, if it is being sent
         self._sketched = False  # is the step that is under way a sketch, of which every process keeps all?
         #: what makes empty rows for a model
         self.new_rows: Callable[..., Rows] = partial(ShardedRows, group) if self.sharded else Rows
@@ -112,25 +112,33 @@ class AllReduce:
         """Return what the mean over the pieces is multiplied by, given the samples of this process."""
         return float(own)
 
-    def batches_of(self, anchor: Anchor, transaction: Transaction) -> Iterator[Any]:
+    def batches_of(self, anchor: Anchor, tally: Tally | None) -> Iterator[Any]:
         """Yield this process's batches of an anchor."""
-        return anchor.batches(self.partition, transaction.tally)
+        return anchor.batches(self.partition, tally)
 
-    def target(self, transaction: Transaction, masks: Callable[[], list[int]]) -> Rows:
+    def target(self, transaction: Transaction, masks: Callable[[], list[int]]) -> AnyRows:
         """Return the rows to which the gradients of losses are added that reach what ``masks`` returns."""
-        return as_rows(transaction.open_rows(masks))
+        return transaction.open_rows(masks)
+
+    def begin_sum(self, transaction: Transaction, account: Account) -> RowMessage | None:
+        """Begin to send the one row of a step before it is differentiated; None if it can only be sent as a whole."""
+        if self._objectives and transaction.store.plain_row:
+            self._message = self._new_message(transaction, account, Spread())
+        return self._message
 
     def sum(self, transaction: Transaction, account: Account, spread: Spread, *, last: bool = True) -> Spread:
         """Make the pending rows and the account those of all processes; return the spread of all processes."""
         store, form = transaction.store, transaction.form
-        own = None if transaction.pending is None else as_rows(transaction.pending)
-        if form.weighted and own is not None and not own.finite(own.matrices()):
-            raise find_culprit(transaction, transaction.evaluated)  # here, where it is known whose gradient it is
         if not self._objectives:
             self._agree(store, _layout(transaction))
         if not self._objectives:
             self._awaited = False
             return spread  # no process has brought anything
+        if form.weighted and store.plain_row:
+            return self._sum_row(transaction, account, spread, last=last)
+        own = None if transaction.pending is None else as_rows(transaction.pending)
+        if form.weighted and own is not None and not own.finite(own.matrices()):
+            raise find_culprit(transaction, transaction.evaluated)  # here, where it is known whose gradient it is
         head = Head(self._objectives, transaction.step, account, spread, counted=store.objective.counts is not None)
         total = self._exchange(transaction, head, own)
         self._awaited = not last
@@ -175,7 +183,7 @@ class AllReduce:
         try:
             if not self._compared:
                 self._compare(None)
-            elif self._gathers or (self._gathers is None and (self._halves or store.objective.counts is not None)):
+            elif self._gathers_next(store):
                 self.group.gather((True, None))
             else:
                 self._send_failure(store)
@@ -187,7 +195,7 @@ class AllReduce:
 
     def roll_back(self, store: Store) -> None:
         """Return to what the processes had agreed on before the step."""
-        self._awaited, self._gathers = True, None
+        self._awaited, self._gathers, self._message = True, None, None
         if self._before is not None:
             self._objectives, store.layout = self._before
             self._before = None
@@ -236,6 +244,52 @@ class AllReduce:
             for part in (part for whole in flat for part in whole.split(BUCKET)):
                 part.copy_(self.group.sum(part))
 
+    def _new_message(self, transaction: Transaction, account: Account, spread: Spread) -> RowMessage:
+        objective, room = transaction.store.objective, transaction.form.room(transaction.store.layout)
+        head = Head(self._objectives, transaction.step, account, spread, counted=objective.counts is not None)
+        return RowMessage(self.group, head, objective.parameters, room)
+
+    def _sum_row(self, transaction: Transaction, account: Account, spread: Spread, *, last: bool) -> Spread:
+        """Make the one row of kept weights that of all processes."""
+        store, row = transaction.store, transaction.pending
+        own = row.parts if isinstance(row, Row) else None  # None if this process has evaluated nothing
+        while True:
+            self._message = message = self._message or self._new_message(transaction, account, spread)
+            flags = message.finish(own)
+            self._message = None
+            if message.total.failed or flags.failed:
+                self._raise_failure(None)
+            self._require_same_step(message.total.step, transaction.step)
+            if not flags.grown:
+                break
+            self._agree(store, _layout(transaction))  # then send it again
+        self._awaited = not last
+        if not finite(message.row):
+            self._raise_culprit(transaction, own)
+        row = row or store.blank(transaction.form, self._objectives, forget=False)
+        room = transaction.form.room(store.layout)
+        reach = [int(part is not None) for part in own] if own is not None else [0] * len(room)
+        row.make_room(room)
+        row.replace(self._union(reach, 1) if flags.partial else room, [message.row] if any(room) else [])
+        transaction.objectives, transaction.pending = self._objectives, row
+        return self._take_over(message.total, account, transaction)
+
+    def _raise_culprit(self, transaction: Transaction, own: Sequence[Tensor | None] | None) -> None:
+        """Raise on all processes that the sum of their gradients is not finite, naming the process where it began."""
+        error: Exception | None = None
+        try:
+            if not all(finite(part) for part in own or () if part is not None):
+                error = find_culprit(transaction, transaction.evaluated)
+                error.objectives = self._objectives
+        except Exception as other:  # the others wait to be told
+            error = other
+        found = self.group.gather(None if error is None else describe(error))
+        self._awaited = False
+        rank = next((rank for rank, one in enumerate(found) if one is not None), None)
+        if rank is None:
+            raise too_large(transaction.store.objective.parameters[0].dtype, self._step, 0)
+        raise error or told(rank, found[rank], self._step)
+
     def _take_over(self, total: Head, account: Account, transaction: Transaction) -> Spread:
         """Make the account that of all processes; return the spread of all processes."""
         parameters, found = transaction.store.objective.parameters, total.account
@@ -247,59 +301,18 @@ class AllReduce:
             account.before = found.before.to(device, kind)
         return total.spread
 
+    def _gathers_next(self, store: Store) -> bool:
+        """Return whether the others wait for a value to be gathered, at the beginning of an evaluation."""
+        return bool(self._gathers) or (self._gathers is None and (self._halves or store.objective.counts is not None))
+
     def _send_failure(self, store: Store) -> None:
-        if self._objectives:
+        if self._message is not None:
+            self._message.finish(failed=True)
+        elif self._objectives:
             counted = store.objective.counts is not None
             Head(self._objectives, self._step, failed=True, counted=counted).summed(self.group)
         else:
             self._agree(store, None, failed=True)
-
-    def _agree(self, store: Store, own: Layout | None, *, failed: bool = False) -> None:
-        """Agree on S and on the layout of the rows, which decide the shape of every message from here on."""
-        found = self.group.gather((failed, own))
-        if any(lost for lost, _ in found):
-            if not failed:
-                self._raise_failure(None)
-            return
-        known = {rank: part for rank, (_, part) in enumerate(found) if part is not None}
-        counts = {rank: count for rank, (count, _) in known.items()}
-        if len({self._objectives or min(counts.values(), default=0), *counts.values()}) > 1:
-            self._awaited = False
-            listed = ", ".join(f"{count} on rank {rank}" for rank, count in counts.items())
-            raise InvalidLosses(
-                f"losses returned different numbers of losses on the ranks at step {self._step}: {listed}"
-                f"{f', {self._objectives} before' if self._objectives else ''}; every rank must return the same ones"
-            )
-        for count, layout in known.values():
-            self._objectives = count
-            store.layout = [old | new for old, new in zip(store.layout, layout, strict=True)]
-
-    def _union(self, reach: Sequence[int], rows: int) -> list[int]:
-        bits = torch.tensor([[float(mask >> s & 1) for s in range(rows)] for mask in reach])
-        counts = self.group.sum(bits).tolist()
-        return [sum(1 << s for s, count in enumerate(row) if count) for row in counts]
-
-    def _require_same_step(self, total: float, own: float) -> None:
-        if total != self.group.size * own:
-            raise RankMismatch(
-                f"this rank is at step {self._step}, another is not: a rank left out a step or continued after an error"
-            )
-
-    def _raise_failure(self, own: BaseException | None) -> None:
-        """Exchange what went wrong; raise it where another process failed."""
-        found = self.group.gather(None if own is None else describe(own))
-        self._awaited = False
-        if own is None:
-            rank, description = next((rank, one) for rank, one in enumerate(found) if one is not None)
-            raise told(rank, description, self._step)
-
-    def _compare(self, own: Fingerprint | None) -> None:
-        """Raise RankMismatch on all processes where they differ; None says that this one has failed."""
-        found = self.group.gather(own)
-        if own is not None:
-            if None in found:
-                self._raise_failure(None)
-            require_same(found, self._step)
 
 
 def _gathers_of(transaction: Transaction) -> int:
@@ -314,6 +327,6 @@ def _layout(transaction: Transaction) -> Layout | None:
 
 
 def as_rows(rows: AnyRows | None) -> Rows:
-    """Return the rows of several processes, which are never of the form that one process uses for one row."""
+    """Return rows that are not the one row of whole parameters."""
     assert isinstance(rows, Rows)
     return rows

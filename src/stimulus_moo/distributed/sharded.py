@@ -11,8 +11,9 @@ from stimulus_moo._engine.rows import Rows
 from stimulus_moo._engine.store import Store
 from stimulus_moo._engine.transaction import Transaction
 from stimulus_moo.anchors.variance import Spread
+from stimulus_moo.distributed.agreement import Layout
 from stimulus_moo.distributed.head import Head
-from stimulus_moo.distributed.reducer import AllReduce, Layout, as_rows
+from stimulus_moo.distributed.reducer import AllReduce, as_rows
 
 
 class ReduceScatter(AllReduce):
@@ -29,7 +30,7 @@ class ReduceScatter(AllReduce):
     def target(self, transaction: Transaction, masks: Callable[[], list[int]]) -> Rows:
         """Open a round for losses that reach what ``masks`` returns; return the rows to which all processes add."""
         if transaction.form.sketched:  # a sketch is small: every process keeps all of it
-            return super().target(transaction, masks)
+            return as_rows(super().target(transaction, masks))
         store, form = transaction.store, transaction.form
         room, reached = form.room(store.layout), masks()
         grown = transaction.objectives != self._objectives
