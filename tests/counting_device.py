@@ -7,7 +7,6 @@ is a program: ``python -m tests.counting_device`` trains small models and prints
 
 from __future__ import annotations
 
-import copy
 import json
 import sys
 from collections import Counter
@@ -24,10 +23,12 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from stimulus_moo import Adaptive, Balanced, MiniBatch, MultiGradient, Recursive
+from stimulus_moo import Adaptive, Balanced, DoG, Filtered, MiniBatch, MultiGradient, Recursive, Safeguard
+from stimulus_moo._engine import warnings
 
 aten, CPU, NAME = torch.ops.aten, torch.device("cpu"), "counting"
 WAIT, FETCH, SEND = "waits", "copies to the CPU", "copies to the device"
+FIRST, STEPS = 3, 10
 counts: Counter[str] = Counter()
 INNER = {"sq_norm_of", "_one_transfer", "<genexpr>", "<listcomp>", "finite"}  # called by the function that is named
 
@@ -138,56 +139,68 @@ def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return (model(batch[0]) - batch[1]).square().mean(0)
 
 
-def train(device: str, build: Callable[[Any], MultiGradient], optimizer: Any, steps: int) -> tuple[list[Any], Tensor]:
-    """Return the transfers of every step after the first warnings were due, and the parameters at the end."""
+Case = tuple[Callable[[Any, Any, Any], tuple[MultiGradient, Any]], Any]
+
+
+def train(device: str, case: Case, steps: int) -> tuple[list[Any], Tensor]:
+    """Return the transfers of every step, and the parameters at the end."""
     torch.manual_seed(0)
     layers = [nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3)]
-    model = nn.Sequential(*copy.deepcopy(layers)).to(device)
+    model = nn.Sequential(*layers).to(device)
     data = tuple(column.to(device) for column in (torch.randn(64, 8), torch.randn(64, 3)))
-    stepper = optimizer(model.parameters(), lr=1e-3)
-    mg, found = build((model, data, stepper)), []
+    build, kind = case
+    optimizer = kind(model.parameters(), lr=1e-3)
+    (mg, rate), found = build(model, data, optimizer), []
     for t in range(steps):
         batch = tuple(column[8 * (t % 8) : 8 * (t % 8) + 8] for column in data)
         counts.clear()
         step = mg.backward(batch)
-        kind = "anchor" if step.anchored else "solve" if step.reweighed else "kept"
-        found.append([t, kind, dict(counts)])
-        stepper.step()
+        if isinstance(rate, DoG):
+            rate.step()
+        optimizer.step()
+        found.append(["anchor" if step.anchored else "solve" if step.reweighed else "kept", dict(counts)])
     return found, torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
 
 
-def cases() -> dict[str, tuple[Callable[[Any], MultiGradient], Any]]:
-    """Return what is trained: name, MultiGradient, optimizer."""
+def cases() -> dict[str, Case]:
+    """Return what is trained, by name."""
     sgd, adam = torch.optim.SGD, torch.optim.Adam
 
     def case(estimator: Callable[[Any], Any], weighting: Any = None, *, metric: bool = False, **options: Any) -> Any:
-        def build(parts: Any) -> MultiGradient:
-            model, data, stepper = parts
+        beside = options.pop("beside", None)  # Safeguard or DoG
+
+        def build(model: Any, data: Any, optimizer: Any) -> tuple[MultiGradient, Any]:
             chosen = {} if weighting is None else {"weighting": weighting()}
-            more = {"metric": stepper} if metric else {}
-            return MultiGradient(model, losses, estimator(data), check=False, **chosen, **more, **options)
+            more = {"metric": optimizer} if metric else {}
+            mg = MultiGradient(model, losses, estimator(data), check=False, **chosen, **more, **options)
+            return mg, None if beside is None else beside(optimizer, mg)
 
         return build
 
     return {
-        "mini-batch": (case(lambda data: MiniBatch(), engine="rowwise"), sgd),
         "mini-batch, batched": (case(lambda data: MiniBatch(), engine="batched"), sgd),
         "mini-batch, kept": (case(lambda data: MiniBatch(), reweigh=8, engine="rowwise"), sgd),
         "recursive": (case(lambda data: Recursive([data], 4), engine="rowwise"), sgd),
         "recursive, kept": (case(lambda data: Recursive([data], 4), reweigh="anchor", engine="rowwise"), sgd),
         "auto": (case(lambda data: Adaptive([data]), lambda: Balanced(0.9), metric=True, reweigh="auto"), adam),
+        "metric, kept": (case(lambda data: MiniBatch(), Balanced, metric=True, reweigh=4, engine="rowwise"), adam),
+        "recursive, safeguard": (case(lambda data: Recursive([data], 4), engine="rowwise", beside=Safeguard), sgd),
+        "filtered": (case(lambda data: Filtered(), engine="batched"), sgd),
+        "filtered, kept": (case(lambda data: Filtered(), reweigh=4, engine="rowwise"), sgd),
+        "mini-batch, kept, DoG": (case(lambda data: MiniBatch(), reweigh=8, engine="rowwise", beside=DoG), sgd),
         "rows on the CPU": (case(lambda data: Recursive([data], 4), rows_device="cpu", engine="rowwise"), sgd),
     }
 
 
 def main() -> None:
-    """Print, by case, the transfers of the last eight steps and the largest difference from a run on the CPU."""
+    """Print, by case, the transfers of the last steps and the largest difference from a run on the CPU."""
+    warnings._FIRST = 0  # the first 16 steps are examined for their length; here as all others
     library, report = register(), {}
-    for name, (build, optimizer) in cases().items():
-        _, expected = train("cpu", build, optimizer, 26)
+    for name, case in cases().items():
+        _, expected = train("cpu", case, STEPS)
         with Counting():
-            found, parameters = train(NAME, build, optimizer, 26)
-        report[name] = {"steps": found[18:], "difference": float((parameters - expected).abs().max())}
+            found, parameters = train(NAME, case, STEPS)
+        report[name] = {"steps": found[FIRST:], "difference": float((parameters - expected).abs().max())}
     print(json.dumps(report))
     del library
 
