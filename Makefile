@@ -43,6 +43,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@$(BIN)/python -m docs.figures
 	@$(BIN)/python -m reliability.audit
 
 test: lint  ## everything a change must pass, under 8 minutes on 2 cores

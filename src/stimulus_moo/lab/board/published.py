@@ -15,7 +15,7 @@ class Published:
 
 
 _PADDLE = "PaddleRec, models/multitask/readme.md, 400 epochs"
-_FRONTS = "papers on EPO and GMOOAR, as quoted in our issue 21: whole fronts of many models"
+_FRONTS = "papers on EPO (Mahapatra and Rajan 2020) and GMOOAR (Chen and Kwok 2022): fronts of many models"
 
 
 def _volumes(epo: str, gmooar: str) -> tuple[Published, ...]:
