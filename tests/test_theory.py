@@ -94,6 +94,20 @@ def test_kept_weights_may_jump_where_the_direction_does_not() -> None:
         np.testing.assert_allclose(direction, [1.0, 0.0], atol=1.1e-3)
 
 
+def test_the_min_norm_direction_is_continuous_with_exponent_one_half() -> None:
+    draw = np.random.default_rng(4)
+    for seed in range(60):
+        problem, x = Waves(seed), Waves(seed).start
+        moved = x + draw.normal(size=4) * 10.0 ** draw.uniform(-4, 0)
+        here, there = (shortest(problem.gradients(point))[1] for point in (x, moved))
+        h = problem.L * float(np.linalg.norm(moved - x))
+        bound = h + 2.0 * math.sqrt(h * max(h, float(np.linalg.norm(here))))
+        assert np.linalg.norm(here - there) <= bound
+    for h in (1e-2, 1e-4, 1e-6):  # and not with a larger one
+        here, there = (shortest(np.array([[1.0, 0.0], [1.0 - e, math.sqrt(h)]]))[1] for e in (0.0, h))
+        assert np.linalg.norm(here - there) == pytest.approx(math.sqrt(h), rel=0.1)
+
+
 @pytest.mark.parametrize("steps", [1, 7, 40])
 def test_stationarity_of_strongly_convex_losses_contracts_whatever_the_period(steps: int) -> None:
     draw, mu = np.random.default_rng(3), 0.05
