@@ -28,7 +28,7 @@ from stimulus_moo._engine import warnings
 
 aten, CPU, NAME = torch.ops.aten, torch.device("cpu"), "counting"
 WAIT, FETCH, SEND = "waits", "copies to the CPU", "copies to the device"
-FIRST, STEPS = 3, 10
+FIRST, STEPS = 2, 6
 counts: Counter[str] = Counter()
 INNER = {"sq_norm_of", "_one_transfer", "<genexpr>", "<listcomp>", "finite"}  # called by the function that is named
 
@@ -179,7 +179,7 @@ def cases() -> dict[str, Case]:
 
     return {
         "mini-batch, batched": (case(lambda data: MiniBatch(), engine="batched"), sgd),
-        "mini-batch, kept": (case(lambda data: MiniBatch(), reweigh=8, engine="rowwise"), sgd),
+        "mini-batch, kept": (case(lambda data: MiniBatch(), reweigh=4, engine="rowwise"), sgd),
         "recursive": (case(lambda data: Recursive([data], 4), engine="rowwise"), sgd),
         "recursive, kept": (case(lambda data: Recursive([data], 4), reweigh="anchor", engine="rowwise"), sgd),
         "auto": (case(lambda data: Adaptive([data]), lambda: Balanced(0.9), metric=True, reweigh="auto"), adam),
@@ -187,7 +187,7 @@ def cases() -> dict[str, Case]:
         "recursive, safeguard": (case(lambda data: Recursive([data], 4), engine="rowwise", beside=Safeguard), sgd),
         "filtered": (case(lambda data: Filtered(), engine="batched"), sgd),
         "filtered, kept": (case(lambda data: Filtered(), reweigh=4, engine="rowwise"), sgd),
-        "mini-batch, kept, DoG": (case(lambda data: MiniBatch(), reweigh=8, engine="rowwise", beside=DoG), sgd),
+        "mini-batch, kept, DoG": (case(lambda data: MiniBatch(), reweigh=4, engine="rowwise", beside=DoG), sgd),
         "rows on the CPU": (case(lambda data: Recursive([data], 4), rows_device="cpu", engine="rowwise"), sgd),
     }
 

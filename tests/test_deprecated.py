@@ -8,10 +8,9 @@ import warnings
 from typing import Any
 
 import pytest
-import torch
 
 import stimulus_moo
-from stimulus_moo import METHODS, MiniBatch, MultiGradient
+from stimulus_moo import METHODS
 from stimulus_moo.deprecated import old_field
 
 
@@ -50,17 +49,6 @@ def test_names_that_never_were_are_refused_as_usual() -> None:
     with pytest.raises(AttributeError, match="module 'stimulus_moo' has no attribute 'Autometh'"):
         stimulus_moo.Autometh  # noqa: B018
     assert not {"AUTO_METHOD", "SmoothnessLR"} & set(stimulus_moo.__all__)
-
-
-def test_the_old_step_size_trains() -> None:
-    model = torch.nn.Linear(2, 2)
-    mg = MultiGradient(model, lambda m, x: m(x).square().mean(0), MiniBatch())
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with pytest.warns(DeprecationWarning, match="it is DoG, without the option reach"):
-        rate = stimulus_moo.SmoothnessLR(optimizer, mg)
-    mg.backward(torch.ones(4, 2))
-    rate.step()
-    assert optimizer.param_groups[0]["lr"] > 0
 
 
 def test_a_dropped_field_is_accepted_and_reads_as_its_value() -> None:

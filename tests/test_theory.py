@@ -178,14 +178,14 @@ def beta(x: Tensor, y: Tensor, width: int) -> float:
 
 @pytest.mark.parametrize("signs", [4099, 127], ids=["P below T", "P above T"])
 def test_variance_of_sketched_inner_products(signs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    width, size, draws = 67, 2000, 300
+    width, size, draws = 67, 2000, 200
     rows = torch.randn(3, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rows[1] = 0.7 * rows[0] + rows[1]
     exact, lengths = rows @ rows.T, rows.norm(dim=1)
     found = torch.stack([sketched(rows, monkeypatch, seed, width, signs) for seed in range(draws)])
     betas = torch.tensor([[beta(x, y, width) for y in rows] for x in rows])
     bound = math.ceil(size / signs) * 2.0 * betas / width * torch.outer(lengths, lengths) ** 2
-    assert (found.var(0) <= 1.3 * bound).all()  # 300 draws: the standard error of a variance is 8%
+    assert (found.var(0) <= 1.3 * bound).all()  # 200 draws: the standard error of a variance is 10%
     assert ((found.mean(0) - exact).abs() <= 4.0 * (found.var(0) / draws).sqrt()).all()  # unbiased
     if signs > size:
         assert (found.var(0) >= 0.3 * bound).all()  # the bound is not empty
@@ -194,7 +194,7 @@ def test_variance_of_sketched_inner_products(signs: int, monkeypatch: pytest.Mon
 def test_entries_at_the_distance_of_the_signs_are_the_worst_case(monkeypatch: pytest.MonkeyPatch) -> None:
     width, signs, copies = 67, 127, 6
     rows = torch.randn(1, signs, generator=torch.Generator().manual_seed(0), dtype=torch.float64).repeat(1, copies)
-    found = torch.stack([sketched(rows, monkeypatch, seed, width, signs) for seed in range(300)])[:, 0, 0]
+    found = torch.stack([sketched(rows, monkeypatch, seed, width, signs) for seed in range(150)])[:, 0, 0]
     usual = 2.0 * beta(rows[0], rows[0], width) / width * float(rows.square().sum()) ** 2
     assert 2.0 * usual < float(found.var()) <= 1.3 * copies * usual
 
@@ -209,7 +209,7 @@ def test_sketched_min_norm_value_has_the_stated_relative_error(monkeypatch: pyte
     value = float(min_norm_weights(gramian) @ gramian @ min_norm_weights(gramian))
     assert value < 2e-3 * float(gramian.diagonal().min())
     squares = []
-    for seed in range(40):
+    for seed in range(20):
         found = sketched(rows, monkeypatch, seed, width, 16_411)
         error = sketched(basis, monkeypatch, seed, width, 16_411) - torch.eye(3, dtype=torch.float64)
         epsilon = float(error.norm())

@@ -41,7 +41,7 @@ def test_every_step_towards_a_ray_decreases_the_augmented_chebyshev_function(pre
     r, least = np.array(preference), 1e-3
     smoothness = float(r.max())
     eta = 0.5 / smoothness
-    path = descend(Ray(preference), eta, 800)
+    path = descend(Ray(preference), eta, 400)
 
     def largest(values: Array) -> float:
         return float((1.0 - 3 * least) * (r * values).max() + least * (r * values).sum())
@@ -68,7 +68,7 @@ def test_every_step_towards_bounds_decreases_the_penalty_function_and_ends_at_a_
     bounds: dict[int, float],
 ) -> None:
     bounded, free = sorted(bounds), [s for s in range(3) if s not in bounds]
-    path = descend(Bounded(bounds), RATE, 1500)
+    path = descend(Bounded(bounds), RATE, 500)
     found = []
     for values, rows, weights in path:
         scale = weights[free].sum()  # lambda sums to one before the weights are scaled

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 
 LOSSES, AGAIN, GRAMIAN, NORM, FINITE, MORE = (
