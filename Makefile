@@ -36,7 +36,7 @@ $(VENV)/.docs: $(VENV)/.dev
 	@$(PIP) -e ".[docs]"
 	@touch $@
 
-demo: $(VENV)/.lab  ## auto and tuned rivals on two overlapping digits: a table, and a report to open
+demo: $(VENV)/.lab  ## auto and tuned methods on two problems, a Pareto front: tables, and a page to open
 	@$(BIN)/stimulus-moo demo --out runs/demo
 
 lint: $(VENV)/.dev

@@ -6,7 +6,7 @@ import math
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from benchmarks import report
 from benchmarks.cells import Found, fill, library_checksum
 from benchmarks.problems import CASES, Case
 from stimulus_moo import NonFiniteError, Result, fit, measure
@@ -311,24 +310,6 @@ def chosen_problems() -> list[str]:
     if unknown:
         raise ValueError(f"HANDS_FREE must name some of {', '.join(CASES)}, found {unknown[0]!r}")
     return names or list(CASES)
-
-
-def page(section: Mapping[str, Any]) -> str:
-    """Return the table of docs/hands-free.md: one row per problem."""
-    found: dict[str, dict[str, dict[str, str]]] = {}
-    for row in section["rows"]:
-        if row[1] in (AUTO, MEAN, RELATIVE, UPGRAD):
-            found.setdefault(row[0], {})[row[1]] = dict(zip(section["columns"], row, strict=True))
-    head = ["problem, passes", "auto: loss", "Adam on the mean", "Adam, relative losses", "UPGrad"]
-    head += ["auto / Adam at 1/4, 1/2, the end", "stationarity: auto", "Adam on the mean"]
-    lines = []
-    for problem, sides in found.items():
-        auto, mean = sides[AUTO], sides[MEAN]
-        ratios = [float(auto[name]) / float(mean[name]) for name in ("loss 1/4", "loss 1/2", "loss")]
-        losses = [sides[method]["loss"] if method in sides else "" for method in (AUTO, MEAN, RELATIVE, UPGRAD)]
-        shown = ", ".join(f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}" for ratio in ratios)
-        lines.append([problem, *losses, shown, auto["stationarity"], mean["stationarity"]])
-    return report.table(head, lines)
 
 
 def rows(quick: bool = False) -> list[list[object]]:

@@ -7,11 +7,11 @@ A figure stands between two comments, which a reader does not see. The first one
 
     <!--{hands_free; Census; auto; loss}-->0.04562<!--{}-->
     <!--{hands_free; Census; auto; loss ÷ hands_free; Census; Adam, mean; loss : .2f}-->1.24<!--{}-->
-    <!--{page hands_free}--> ... a table ... <!--{}-->
+    <!--{call auto_and_adam}--> ... a table ... <!--{}-->
 
 The words are the section of a results file, texts with which cells of exactly one row begin, and the column. ``÷``
-divides, `` : `` gives a format. ``page NAME`` is what ``page(section)`` of the benchmark of this name returns. Results
-files are benchmarks/results.json and docs/results/*.json, all with the same layout: sections with columns and rows.
+divides, `` : `` gives a format. ``call`` is followed by a function of ``docs.tables``. Results files are
+benchmarks/results.json and docs/results/*.json, all with the same layout: sections with columns and rows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from docs import tables
 
 ROOT = Path(__file__).parent.parent
 _FIGURE = re.compile(r"<!--\{(?P<source>[^}]+)\}-->(?P<text>.*?)<!--\{\}-->", re.DOTALL)
@@ -52,9 +53,9 @@ def figure(source: str, sections: Sections) -> str:
     >>> figure("race; Ann; time", sections), figure("race; Bob; time ÷ race; Ann; time : .2f", sections)
     ('10.0', '1.25')
     """
-    if source.startswith("page "):
-        name = source.removeprefix("page ").strip()
-        return "\n" + import_module(f"benchmarks.{name}").page(_section(name, sections)).strip() + "\n\n"
+    if source.startswith("call "):
+        made: str = getattr(tables, source.removeprefix("call ").strip())(sections)
+        return f"\n{made.strip()}\n\n"
     formula, colon, form = source.rpartition(" : ") if " : " in source else (source, "", "")
     cells = [_cell([word.strip() for word in term.split(";")], sections) for term in formula.split("÷")]
     if len(cells) == 1 and not colon:
@@ -123,9 +124,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{page.relative_to(ROOT)}:{line}")
             failed += 1
     if "--write" not in arguments:
-        print(
-            f"figures: {count} on the pages, {failed} differ from the results; `python -m docs.figures --write` writes"
-        )
+        print(f"figures: {count} checked, {failed} differ from the results (`python -m docs.figures --write`)")
     return int(failed > 0)
 
 

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.problems import CASES
 from stimulus_moo import Progress, fit
-from stimulus_moo.lab.cli.demo import DEMO_METHODS, DEMO_SEEDS, DEMO_SETTINGS
+from stimulus_moo.lab.demo import problems
 from stimulus_moo.lab.experiments import EXPERIMENTS
 from stimulus_moo.lab.methods import fit_options
 from stimulus_moo.lab.report.curves import aggregate, loss_curve
@@ -38,14 +38,8 @@ from stimulus_moo.lab.runs import load_runs
 from stimulus_moo.lab.runs.decay import decay_of
 
 HERE = Path(__file__).parent
-LABELS = {
-    "auto": "auto (nothing tuned)",
-    "scalarisation-adam": "Adam on the mean loss",
-    "upgrad-adam": "Adam, TorchJD's UPGrad",
-    "smgd": "SMGD",
-    "stimulus-m": "STIMULUS-M",
-}
-SHOWN = tuple(method for method in LABELS if method in DEMO_METHODS)
+LABELS = {**problems.NAMES, "auto": "auto (nothing tuned)"}
+SHOWN = tuple(method for method in LABELS if method in problems.DIGITS.methods)
 ADAM_GRID, GRID = (0.0003, 0.001, 0.003, 0.01), (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 PASSES, SEEDS, TUNING_SEED, POINTS = 300_000, (0, 1, 2), 100, 40
 
@@ -95,7 +89,7 @@ def logistic() -> dict[str, Any]:
 def short_memory() -> dict[str, Any]:
     """Return the mean losses on the digits of Adam with the memory of auto, beta2 = 0.95, at its best learning rate."""
     experiment = EXPERIMENTS["digits"]
-    settings = experiment.settings.override(DEMO_SETTINGS)
+    settings = problems.DIGITS.settings(experiment)
 
     def end(lr: float, seed: int) -> float:
         torch.manual_seed(seed)
@@ -109,7 +103,7 @@ def short_memory() -> dict[str, Any]:
 
     rates = {lr: end(lr, TUNING_SEED) for lr in (0.003, 0.01, 0.03)}
     lr = min(rates, key=rates.__getitem__)
-    return {"lr": lr, "losses": [end(lr, seed) for seed in range(DEMO_SEEDS)]}
+    return {"lr": lr, "losses": [end(lr, seed) for seed in range(problems.SEEDS)]}
 
 
 def curves(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -159,7 +153,7 @@ def draw(left: dict[str, Any], right: dict[str, Any], *, dark: bool, narrow: boo
             panel.plot(x, mean, color=colour, lw=0.8 * style.width, ls=DASHES[style.dash], label=LABELS[method])
             panel.fill_between(x, curve.low[:, column], curve.high[:, column], color=colour, alpha=0.15, lw=0)
         panel.set_yscale("log")
-        panel.set_xlim(0, PASSES if found is left else DEMO_SETTINGS["passes"])
+        panel.set_xlim(0, PASSES if found is left else problems.PASSES)
         panel.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
         panel.set_title(f"{title}\n", loc="left", color=ink, fontweight="bold", fontsize=12)
         panel.text(0, 1.02, f"{label}; {about}", transform=panel.transAxes, color=ink, fontsize=9.5)

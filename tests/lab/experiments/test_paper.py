@@ -86,6 +86,14 @@ def test_the_start_depends_on_the_seed_and_the_data_does_not() -> None:
     assert torch.equal(a.data[0], c.data[0])
 
 
+def test_the_scaled_digits_differ_in_the_second_loss_only() -> None:
+    a, b = (build(EXPERIMENTS[name]) for name in ("digits", "digits-scaled"))
+    batch = tuple(column[:8] for column in a.data)
+    left, right = a.losses(a.model, batch)
+    torch.testing.assert_close(b.losses(b.model, batch), (left, 0.01 * right))
+    assert b.tasks == ("left", "right, times 0.01")
+
+
 def test_per_method_values_are_used() -> None:
     settings = EXPERIMENTS["riverflow"].settings
     assert settings.for_method("scalarisation")["lr"] == 0.3

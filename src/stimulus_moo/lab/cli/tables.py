@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich import box
@@ -40,16 +41,23 @@ def print_results(console: Console, runs: Sequence[RecordedRun]) -> None:
     """Print one table per experiment, followed by its data, seeds and step sizes."""
     for group in group_runs(runs):
         results = comparison_table(group)
-        console.print(Text(f"\n{group.title}", style="bold"))
-        for columns in _pages(results, console.width):
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            for i in columns:
-                table.add_column(Text(results.columns[i]), justify="right" if i else "left", no_wrap=not i)
-            for row in results.rows:
-                table.add_row(*(Text(row[i].text, style="bold" if row[i].best else "") for i in columns))
-            console.print(table)
+        print_table(console, replace(results, title=group.title))
         for sentence in _facts(group, results.note):
             console.print(sentence, markup=False, highlight=False, style="dim")
+
+
+def print_table(console: Console, results: Results) -> None:
+    """Print a table under its title, on several pages if the console is too narrow; the best cells are bold."""
+    console.print(Text(f"\n{results.title}", style="bold"))
+    for columns in _pages(results, console.width):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for i in columns:
+            longest = max((len(row[i].text) for row in results.rows), default=0)
+            name = Text(results.columns[i])
+            table.add_column(name, justify="right" if i else "left", no_wrap=not i, min_width=longest)
+        for row in results.rows:
+            table.add_row(*(Text(row[i].text, style="bold" if row[i].best else "") for i in columns))
+        console.print(table)
 
 
 def print_study(console: Console, study: dict[str, Any]) -> None:

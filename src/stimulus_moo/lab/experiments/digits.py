@@ -1,17 +1,22 @@
-"""Demo experiment: classify two overlapping handwritten digits, from scikit-learn's bundled data."""
+"""Demo experiments: classify two overlapping handwritten digits, from scikit-learn's bundled data."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from stimulus_moo.lab.data import load_digits
 from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
-from stimulus_moo.lab.experiments.classification import class_problem
+from stimulus_moo.lab.experiments.classification import class_losses, class_problem
 from stimulus_moo.lab.models import MultiHead, TupleHeads
 from stimulus_moo.lab.problem import Problem
+
+#: Factor of the second loss of ``SCALED``.
+FACTOR = 0.01
 
 
 def build(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
@@ -21,6 +26,19 @@ def build(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem
     pixels = pairs.train[0][0].numel()
     trunk = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
     return class_problem(MultiHead(trunk, TupleHeads(nn.Linear(64, 10) for _ in pairs.tasks)), pairs)
+
+
+def scaled_losses(model: Any, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Return the two losses, the second one in other units."""
+    left, right = class_losses(model, batch)
+    return left, FACTOR * right
+
+
+def build_scaled(settings: ExperimentSettings, seed: int, data: Path | None) -> Problem:
+    """Return the two-digit problem with the second loss in other units."""
+    problem = build(settings, seed, data)
+    left, right = problem.tasks
+    return replace(problem, losses=scaled_losses, tasks=(left, f"{right}, times {FACTOR:g}"))
 
 
 EXPERIMENT = Experiment(
@@ -51,4 +69,17 @@ EXPERIMENT = Experiment(
     ),
     build=build,
     quick={"gradients": 8_000},
+)
+
+SCALED = Experiment(
+    name="digits-scaled",
+    title=f"The same digits, one loss in other units (times {FACTOR:g})",
+    claim=(
+        "Not in the paper: losses of different scales. The sum of the losses follows the larger one, and the smaller "
+        "one is not learned."
+    ),
+    settings=EXPERIMENT.settings,
+    build=build_scaled,
+    quick=EXPERIMENT.quick,
+    methods=("auto",),
 )

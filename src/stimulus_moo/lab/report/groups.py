@@ -39,17 +39,21 @@ VARIED = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A method, or a method with one value of a setting, and its runs, one per seed. One line in every figure."""
+    """A method, or a method with one value of a setting, and its runs, one per seed. One line in every figure.
+
+    ``name`` replaces the title of the method, if it is given.
+    """
 
     method: str
     variant: str
     style: Style
     runs: tuple[RecordedRun, ...]
+    name: str = ""
 
     @property
     def label(self) -> str:
         """Title of the method, and the variant if there are several."""
-        title = LAB_METHODS[self.method].title if self.method in LAB_METHODS else self.method
+        title = self.name or (LAB_METHODS[self.method].title if self.method in LAB_METHODS else self.method)
         return f"{title}, {self.variant}" if self.variant else title
 
     @property

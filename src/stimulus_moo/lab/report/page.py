@@ -33,14 +33,24 @@ def page(groups: Sequence[Group], studies: Sequence[Mapping[str, Any]], plotly_j
     }
     experiments = [experiment_section(*pair) for pair in zip(groups, data["experiments"], strict=True)]
     claims = [study_section(*pair) for pair in zip(studies, data["studies"], strict=True)]
+    return render(
+        "page.html",
+        data,
+        plotly_js,
+        title=_title([e["title"] for e in experiments], [s["title"] for s in claims]),
+        experiments=experiments,
+        studies=claims,
+        about=about(groups),
+    )
+
+
+def render(template: str, data: Mapping[str, Any], plotly_js: str, **values: Any) -> str:
+    """Return a page: a template with the style sheet, plotly's script, our own, and the data of all charts."""
     return (
         _environment()
-        .get_template("page.html")
+        .get_template(template)
         .render(
-            title=_title([e["title"] for e in experiments], [s["title"] for s in claims]),
-            experiments=experiments,
-            studies=claims,
-            about=about(groups),
+            **values,
             style=_asset("report.css"),
             script=_asset("report.js"),
             plotly=Markup(plotly_js),  # our own scripts and to_script's output are safe; all other text is escaped

@@ -71,7 +71,7 @@ def comparison_table(group: Group) -> Table:
         "Losses over the whole training set at the end. Best of each column in bold; cost is not ranked. A small "
         "stationarity with a high loss is a plateau, not a solution."
     )
-    return _by_entry(group, "Results", columns, note)
+    return by_entry(group, "Results", columns, note)
 
 
 def sample_table(group: Group) -> Table:
@@ -124,7 +124,7 @@ def test_tables(group: Group) -> list[Table]:
         title, note = f"Test {metric} per task", f"{'Higher' if highest else 'Lower'} is better; best in bold."
         columns = [(task, _test(metric, s), highest) for s, task in enumerate(group.tasks)]
         columns.append(("mean", _test(metric, None), highest))
-        table = _by_entry(group, title, columns, note)
+        table = by_entry(group, title, columns, note)
         found.append(table if len(group.tasks) <= FEW_TASKS else _transposed(table))
     return found
 
@@ -146,10 +146,17 @@ def _counter(key: str) -> Callable[[Entry], Score | None]:
     return lambda entry: scores.counter(entry, key)
 
 
-def _by_entry(
+def by_entry(
     group: Group, title: str, columns: Sequence[tuple[str, Callable[[Entry], Score | None], bool | None]], note: str
 ) -> Table:
-    """Return a table with one row per entry. In columns with a direction, the best cell is marked."""
+    """Return a table with one row per entry.
+
+    Args:
+        group: the experiment.
+        title, note: texts of the table.
+        columns: name, function from an entry to its score, and whether higher is better; None for a cost, which is not
+            ranked. In the others, the best cell is marked. Columns without any score are left out.
+    """
     columns = [column for column in columns if any(column[1](entry) for entry in group.entries)]
     rows = []
     for entry in group.entries:
