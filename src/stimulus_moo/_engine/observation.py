@@ -23,7 +23,7 @@ class Observation:
         step: t.
         samples, gradients: the cost of the step.
         anchored: whether it was an anchor.
-        losses: the S losses at x_t.
+        losses: the S losses at x_t, on the CPU.
         before: the same batch's S losses at x_{t-1}. In both, a loss without a count (``counts=``) is NaN.
         weights: lambda_{t-1}.
         sq_norm: ||d_{t-1}||^2.
