@@ -1,9 +1,13 @@
 """Sphinx configuration."""
 
+import os
+
 from stimulus_moo import __version__
 
 project = "stimulus-moo"
 release = __version__
+version = ".".join(release.split(".")[:2])
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")  # of the version that is built; see .readthedocs.yaml
 copyright = "the stimulus-moo authors, MIT licence"
 extensions = [
     "myst_parser",

@@ -25,7 +25,7 @@ CHECKED = True  # what users are shown gives no warnings
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
-OTHERS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+OTHERS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 NEEDED = {"docs/guides/torchjd.md": "torchjd", "docs/guides/logging.md": "tensorboard", "docs/ranking.md": "moocore"}
 
 

@@ -5,6 +5,7 @@ from stimulus_moo._engine.observation import Observation
 from stimulus_moo._engine.proposal import Proposal
 from stimulus_moo._engine.step import Step
 from stimulus_moo.anchors import AdaptiveBatch
+from stimulus_moo.deprecated import old_names
 from stimulus_moo.errors import (
     ConcurrentUse,
     DistributedError,
@@ -148,3 +149,11 @@ __all__ = [
     "relative_changes",
     "worst_task",
 ]
+
+__getattr__ = old_names(
+    __name__,
+    {
+        "AUTO_METHOD": ("stimulus_moo.deprecated:AUTO_METHOD", "pass the name 'auto', or 'filtered-m' for what it was"),
+        "SmoothnessLR": ("stimulus_moo.optim:DoG", "it is DoG, without the option reach"),
+    },
+)

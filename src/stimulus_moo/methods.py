@@ -12,6 +12,7 @@ from stimulus_moo.anchors import AdaptiveBatch, Anchor, FullPass
 from stimulus_moo.data.partition import ALL, Partition
 from stimulus_moo.data.random_streams import stream_seed
 from stimulus_moo.data.sources import Source
+from stimulus_moo.deprecated import old_field, old_names
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.estimators import Adaptive, Estimator, Filtered, Full, MiniBatch, Page, Recursive, Storm, Tracking
 from stimulus_moo.optim import HeavyBall
@@ -128,6 +129,7 @@ def adam(parameters: Any, s: Settings) -> Optimizer:
     return torch.optim.Adam(parameters, lr=s.rate)
 
 
+@old_field("takes_auto_lr", True, "every method accepts lr='auto'")
 @dataclass(frozen=True)
 class Method:
     """A row of the table: functions that build the estimator, the weighting and the optimizer from the settings.
@@ -237,3 +239,8 @@ def check_options(options: MethodOptions) -> None:
 def _suggest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"{f'did you mean {close[0]!r}? ' if close else ''}known are {', '.join(known)}"
+
+
+__getattr__ = old_names(
+    __name__, {"AUTO_METHOD": ("stimulus_moo.deprecated:AUTO_METHOD", "pass the name 'auto', or 'filtered-m'")}
+)

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from stimulus_moo._engine.graphs import half_attention
 from stimulus_moo._engine.hooks import find_python
 from stimulus_moo._engine.interrupts import DeferredInterrupts
-from stimulus_moo._engine.nonfinite import finite
+from stimulus_moo._engine.nonfinite import all_finite
 from stimulus_moo._engine.placement import WHOLE, Placement
 from stimulus_moo.data.partition import ALL
 from stimulus_moo.errors import StimulusWarning
@@ -178,7 +178,7 @@ class Engine:
         except RuntimeError as error:
             self.give_up(f"its gradients cannot be vectorised ({str(error).splitlines()[0]})")
             return None
-        if not all(gradient is None or finite(gradient) for gradient in gradients):
+        if not all_finite([gradient for gradient in gradients if gradient is not None]):
             return None  # 0 times infinity also spoils the other rows: single rows tell which one it is
         return gradients if len(present) == len(losses) else spread(gradients, losses)
 

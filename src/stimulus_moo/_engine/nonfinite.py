@@ -32,6 +32,14 @@ def finite(tensor: Tensor) -> bool:
     return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())  # a sum of finite entries may overflow
 
 
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return whether no entry of any tensor is NaN or infinite; an accelerator is waited for once."""
+    if len(tensors) < 2 or tensors[0].is_cpu or len({tensor.device for tensor in tensors}) > 1:
+        return all(map(finite, tensors))
+    sums = torch.stack([tensor.sum(dtype=torch.float64) for tensor in tensors])
+    return math.isfinite(sums.sum()) or all(map(finite, tensors))
+
+
 class SkipPolicy:
     """The choice of ``on_nonfinite`` and how often it was applied."""
 

@@ -25,6 +25,8 @@ def sq_norm_of(vectors: Sequence[Tensor]) -> float:
     >>> sq_norm_of([torch.tensor([3.0, 4.0])]), sq_norm_of([torch.tensor([2.0**100, 0.0])]) == 2.0**200
     (25.0, True)
     """
+    if vectors and not vectors[0].is_cpu:
+        return _one_transfer(vectors)
     large = [vector for vector in vectors if vector.numel() > PIECE and vector.dtype is torch.float32]
     small = [vector for vector in vectors if vector.numel() <= PIECE or vector.dtype is not torch.float32]
     total = sum(map(_sum_of_pieces, large))
@@ -36,6 +38,14 @@ def sq_norm_of(vectors: Sequence[Tensor]) -> float:
         lengths = [float(norm) for norm in norms]
         total += sum(length * length for length in lengths)
     return float(total)
+
+
+def _one_transfer(vectors: Sequence[Tensor]) -> float:
+    """Return the sum for an accelerator, which converts entries as it reads them but must be waited for: once each."""
+    norms: dict[torch.device, list[Tensor]] = {}
+    for norm in torch._foreach_norm([vector.detach() for vector in vectors], 2, dtype=torch.float64):
+        norms.setdefault(norm.device, []).append(norm)
+    return sum(float(torch.stack(found).square().sum()) for found in norms.values())
 
 
 def distance(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:

@@ -23,7 +23,7 @@ class Observation:
         step: t.
         samples, gradients: the cost of the step.
         anchored: whether it was an anchor.
-        losses: the S losses at x_t.
+        losses: the S losses at x_t, on the CPU.
         before: the same batch's S losses at x_{t-1}. In both, a loss without a count (``counts=``) is NaN.
         weights: lambda_{t-1}.
         sq_norm: ||d_{t-1}||^2.
@@ -108,10 +108,13 @@ class WeightedSum:
                 vectors[i].add_(gradient, alpha=factor * weight)
 
     def add_stacked(self, gradients: Sequence[Tensor | None]) -> None:
+        known: dict[tuple[torch.dtype, torch.device], Tensor] = {}  # sent to a device once
         for i, stacked in enumerate(gradients):
             if stacked is not None:
-                weights = torch.tensor(self.weights, dtype=stacked.dtype, device=stacked.device)
-                total = torch.tensordot(weights, stacked, dims=1)
+                kind = stacked.dtype, stacked.device
+                if kind not in known:
+                    known[kind] = torch.tensor(self.weights, dtype=stacked.dtype, device=stacked.device)
+                total = torch.tensordot(known[kind], stacked, dims=1)
                 for vectors, factor in self.targets:
                     vectors[i].add_(total, alpha=factor)
 

@@ -222,11 +222,13 @@ class Proposal:
         anchored, cost = transaction.update.anchor is not None, self.cost
         mg.estimator.record(sq_norm, anchored=anchored)
         if mg.reweigh is not None and mg.reweigh.learns:
-            before = None if account.before is None else account.before.tolist()
-            mg.reweigh.learn(losses.tolist(), before, cost[2], solved=self._solved, anchored=anchored)
+            before = (observation or account).before  # an observation has them on the CPU
+            now = (observation.losses if observation else losses).tolist()
+            was = None if before is None else before.tolist()
+            mg.reweigh.learn(now, was, cost[2], solved=self._solved, anchored=anchored)
         length = torch.scalar_tensor(sq_norm, dtype=torch.float64)
-        names = mg.objective.loss_names or ()
-        step = Step(losses, weights.to(losses, copy=True), length, anchored, self._solved, names=names)
+        moved, names = weights.to(losses, copy=True), mg.objective.loss_names or ()
+        step = Step(losses, moved, length, anchored, self._solved, names=names)
         samples, gradients, passes = mg.samples + cost[0], mg.gradients + cost[1], mg.passes + cost[2]
         remembered, values = remember(mg, transaction, direction, weights), loss_values(mg, transaction)
         shared, row = isinstance(remembered, Row), transaction.rows  # is its memory that of the direction?
@@ -311,17 +313,11 @@ class Proposal:
         account, anchored = self._transaction.account, self._transaction.update.anchor is not None
         assert account.losses is not None
         probe = None if anchored else self._probe  # at an anchor it compares pieces of the anchor
-        return Observation(
-            self._t,
-            account.samples,
-            self.cost[1],
-            anchored,
-            account.losses,
-            account.before,
-            *self._last,
-            self._moved,
-            *(() if probe is None else (probe.change, probe.change_variance, probe.variance)),
-        )
+        measured = () if probe is None else (probe.change, probe.change_variance, probe.variance)
+        before = None if account.before is None else account.before.cpu()
+        losses = account.losses.cpu()  # copied once for all that read them
+        own = self._t, account.samples, self.cost[1], anchored
+        return Observation(*own, losses, before, *self._last, self._moved, *measured)
 
     def _undone(self, error: BaseException) -> bool:
         """Undo the proposal after an error; return whether it is a ``NonFiniteError``, which is kept in ``error``."""

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.flat import views
 from stimulus_moo._engine.interrupts import DeferredInterrupts
-from stimulus_moo._engine.nonfinite import finite
+from stimulus_moo._engine.nonfinite import all_finite
 from stimulus_moo._engine.norms import distance, in_pieces, known_squares, piece_norms, sq_norm_of
 
 #: above this many entries the parts of a row do not stay in the processor's cache until all are there
@@ -217,7 +217,7 @@ class Row:
 
     def finite(self, gradients: Iterable[Tensor]) -> bool:
         """Return whether gradients have no NaN or infinity."""
-        return all(map(finite, gradients))
+        return all_finite(list(gradients))
 
     def row(self, objective: int) -> dict[int, Tensor]:
         """Return the reached parts by parameter index."""

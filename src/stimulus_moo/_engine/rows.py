@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stimulus_moo._engine.differentiation import Jacobian
-from stimulus_moo._engine.nonfinite import finite, non_finite_gradient
+from stimulus_moo._engine.nonfinite import all_finite, finite, non_finite_gradient
 from stimulus_moo._engine.norms import distance, sq_norm_of
 from stimulus_moo._engine.placement import reaches_nothing
 from stimulus_moo._engine.products import combination_of, gramian_of
@@ -289,7 +289,7 @@ class Rows:
 
     def finite(self, gradients: Iterable[Tensor]) -> bool:
         """Return whether gradients that are added to these rows have no NaN or infinity, in any process."""
-        return all(map(finite, gradients))
+        return all_finite(list(gradients))
 
     def first_non_finite(self) -> int | None:
         """Return the first objective whose row contains NaN or infinity, or None."""
