@@ -16,6 +16,7 @@ FloatArray = NDArray[np.float64]
 NEAR = 0.1  # a gap is closed if what is left of it, next to what earlier rays have shown to be empty, is smaller
 OFFSET = 0.1  # reference point of the hypervolume beyond the largest losses, and origin of rays below the least ones
 CANDIDATES = 1000  # directions that are compared for three and more losses
+FLOOR = 0.01
 APART = 0.2  # points closer than this share of an even spacing count as one
 
 
@@ -31,7 +32,7 @@ class Place:
 Ray = tuple[Sequence[float], Sequence[float]]  #: preference and reference of a ray that was tried
 
 
-def next_places(losses: FloatArray, tried: Sequence[Ray], count: int) -> list[Place]:
+def next_places(losses: FloatArray, tried: Sequence[Ray], count: int, start: Sequence[float]) -> list[Place]:
     """Return up to ``count`` places for new points; none if no gap is left.
 
     With two losses, a gap is the rectangle between two neighbours on the front. The places are on the diagonals of the
@@ -45,6 +46,9 @@ def next_places(losses: FloatArray, tried: Sequence[Ray], count: int) -> list[Pl
         count: how many.
     """
     ideal, scale = losses.min(0), _scale(losses)
+    if losses.shape[1] > 2:
+        fallen = np.maximum(np.array(start) - ideal, 0.0)
+        scale = np.maximum(scale, fallen if len(tried) < len(ideal) else FLOOR * fallen)
     points = (losses - ideal) / scale
     empty = [(_empty_corner(losses, ray) - ideal) / scale for ray in tried]
     find = _gaps if losses.shape[1] == 2 else _directions

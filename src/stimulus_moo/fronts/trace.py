@@ -29,6 +29,7 @@ logger = logging.getLogger("stimulus_moo")
 FAR = 0.1  # an end is trained again where its loss is smaller by this share of the front's range
 RUNS = {2: 1.2}  # runs per point, 1.5 for three and more losses: gaps of the front and local optima take some
 LINE = [k / 10 for k in (*range(-9, 0), *range(1, 11))]  # where to look for a better end, from the end to another
+BETWEEN = [k / 3 for k in range(-2, 3)]
 NOISE = 0.1  # added to a start, in units of the neighbours' distance, so that saddle points between them are left
 
 
@@ -147,7 +148,7 @@ class Trace:
         if count <= 0:
             return []
         tried = [(run.target["preference"], run.target["reference"]) for run in self.runs if "end" not in run.target]
-        places = next_places(_losses(points), tried, count)
+        places = next_places(_losses(points), tried, count, self.start)
         return [(first + k, *self._ray(place, points, first + k)) for k, place in enumerate(places)]
 
     @property
@@ -204,12 +205,15 @@ class Trace:
         """Return the target of a place, and two starts: the best point and the mean of the neighbours, best first."""
         ray = (place.preference, place.reference)
         values, near = value(_losses(points), *ray), [points[k].state for k in place.neighbours]
-        starts, known = [points[int(values.argmin())].state, mean_state(near)], float(values.min())
-        if float(value(np.array(self.job.value(starts[1])), *ray)) < known:
+        known, best = float(values.min()), points[int(values.argmin())].state
+        between = [moved_state(mean_state(near), best, share) for share in BETWEEN]
+        tried = [float(value(np.array(self.job.value(state)), *ray)) for state in between]
+        starts = [best, between[int(np.argmin(tried))]]
+        if min(tried) < known:
             starts.reverse()
         target = {"preference": place.preference, "reference": place.reference, "known": known}
-        tried = starts if len(self.start) > 2 else starts[:1]
-        return target, [disturbed(start, near[0], near[-1], NOISE, number) for start in tried]
+        used = starts if len(self.start) > 2 else starts[:1]
+        return target, [disturbed(start, near[0], near[-1], NOISE, number) for start in used]
 
 
 def _losses(points: Sequence[FrontPoint]) -> FloatArray:
