@@ -15,8 +15,9 @@ FloatArray = NDArray[np.float64]
 
 NEAR = 0.1  # a gap is closed if what is left of it, next to what earlier rays have shown to be empty, is smaller
 OFFSET = 0.1  # reference point of the hypervolume beyond the largest losses, and origin of rays below the least ones
-CANDIDATES = 1000  # directions that are compared for three and more losses
-FLOOR = 0.01
+CANDIDATES = 3000  # directions that are compared for three and more losses
+FLOOR = 0.01  # least range of a loss, relative to how far it has fallen from the start
+SMOOTHING = 1e-4  # of the interpolation between directions, some of which are almost equal
 APART = 0.2  # points closer than this share of an even spacing count as one
 
 
@@ -38,12 +39,14 @@ def next_places(losses: FloatArray, tried: Sequence[Ray], count: int, start: Seq
     With two losses, a gap is the rectangle between two neighbours on the front. The places are on the diagonals of the
     largest ones, in units of the range of each loss. With more losses, the first places are the corners: for each loss
     the ray on which the others are small. Then come the directions in which a point gains most hypervolume, if the
-    distance of the front is interpolated between the known ones.
+    distance of the front is interpolated between the known ones. The least values of more than two losses do not show
+    the range of each (all ends may have the same small loss), so its fall from the start is the unit for the corners.
 
     Args:
         losses: points x S, of points that do not dominate each other.
         tried: the rays tried before, with or without success.
         count: how many.
+        start: the losses before the training.
     """
     ideal, scale = losses.min(0), _scale(losses)
     if losses.shape[1] > 2:
@@ -118,27 +121,35 @@ def _directions(
     points: FloatArray, empty: Sequence[FloatArray], count: int
 ) -> list[tuple[FloatArray, FloatArray, tuple[int, ...]]]:
     """Return rays from a point below the least losses, with the points around each."""
+    objectives = points.shape[1]
+    origin = np.full(objectives, -OFFSET)
+    chosen = list(np.eye(objectives)[len(empty) : len(empty) + count])
+    if len(chosen) < count:
+        expected, front = _expected(points, empty), points
+        while len(chosen) < count:
+            chosen.append(expected[int(np.argmax([_hypervolume(np.vstack([front, one])) for one in expected]))])
+            front = np.vstack([front, chosen[-1]])
+    own = _normalised(points + OFFSET)[0]
+    return [(origin, one + OFFSET, _around(_normalised(one + OFFSET)[0], own)) for one in chosen]
+
+
+def _expected(points: FloatArray, empty: Sequence[FloatArray]) -> FloatArray:
+    """Return where the front is expected in many directions: interpolated between what is known, within its limits.
+
+    Nothing is below a known point or an empty corner, and nothing of the front is above a known point.
+    """
     from scipy.interpolate import RBFInterpolator
 
-    objectives = points.shape[1]
-    own, totals = _normalised(points + OFFSET)
-    origin = np.full(objectives, -OFFSET)
-    corners = OFFSET + np.eye(objectives)[len(empty) : len(empty) + count]
-    found = [(origin, corner, _around(_normalised(corner)[0], own)) for corner in corners]
     random = np.random.default_rng(len(points) + len(empty))
-    directions = random.dirichlet(np.ones(objectives), CANDIDATES)
-    known, inverse = np.unique(
-        np.vstack([own, *(_normalised(corner + OFFSET)[0] for corner in empty)]).round(3), axis=0, return_index=True
-    )
-    distances = np.concatenate([totals, [float((corner + OFFSET).sum()) for corner in empty]])[inverse]
-    surface = RBFInterpolator(known[:, :-1], distances, kernel="linear", degree=0)
-    expected = np.maximum(directions * surface(directions[:, :-1])[:, None] - OFFSET, 0.0)
-    front = points
-    while len(found) < count:
-        chosen = expected[int(np.argmax([_hypervolume(np.vstack([front, one])) for one in expected]))]
-        found.append((origin, chosen + OFFSET, _around(_normalised(chosen + OFFSET)[0], own)))
-        front = np.vstack([front, chosen])
-    return found
+    directions = random.dirichlet(np.ones(points.shape[1]), CANDIDATES)
+    known = np.vstack([points, *empty]) + OFFSET
+    own, totals = _normalised(known)
+    first = np.unique(own.round(3), axis=0, return_index=True)[1]
+    surface = RBFInterpolator(own[first, :-1], totals[first], kernel="linear", degree=0, smoothing=SMOOTHING)
+    least = (known / directions[:, None]).min(2).max(1)
+    largest = ((points + OFFSET) / directions[:, None]).max(2).min(1)
+    distances = np.minimum(np.maximum(surface(directions[:, :-1]), least), largest)
+    return np.asarray(np.maximum(directions * distances[:, None] - OFFSET, 0.0))
 
 
 def _around(direction: FloatArray, own: FloatArray) -> tuple[int, ...]:

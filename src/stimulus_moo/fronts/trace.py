@@ -29,7 +29,7 @@ logger = logging.getLogger("stimulus_moo")
 FAR = 0.1  # an end is trained again where its loss is smaller by this share of the front's range
 RUNS = {2: 1.2}  # runs per point, 1.5 for three and more losses: gaps of the front and local optima take some
 LINE = [k / 10 for k in (*range(-9, 0), *range(1, 11))]  # where to look for a better end, from the end to another
-BETWEEN = [k / 3 for k in range(-2, 3)]
+BETWEEN = [k / 3 for k in range(-3, 4)]
 NOISE = 0.1  # added to a start, in units of the neighbours' distance, so that saddle points between them are left
 
 
@@ -136,7 +136,7 @@ class Trace:
 
     def targets(self, count: int) -> list[tuple[int, dict[str, Any], list[State]]]:
         """Return the numbers, targets and starts of the next runs, ``count`` at most; none at the end."""
-        first, count = len(self.runs), min(count, round(RUNS.get(len(self.start), 1.5) * self.wanted) - len(self.runs))
+        first, count = len(self.runs), min(count, round(RUNS.get(len(self.start), 2.0) * self.wanted) - len(self.runs))
         ends = self._ends()[:count]
         if ends:
             return [(first + k, *end) for k, end in enumerate(ends)]
@@ -205,12 +205,9 @@ class Trace:
         """Return the target of a place, and two starts: the best point and the mean of the neighbours, best first."""
         ray = (place.preference, place.reference)
         values, near = value(_losses(points), *ray), [points[k].state for k in place.neighbours]
-        known, best = float(values.min()), points[int(values.argmin())].state
-        between = [moved_state(mean_state(near), best, share) for share in BETWEEN]
-        tried = [float(value(np.array(self.job.value(state)), *ray)) for state in between]
-        starts = [best, between[int(np.argmin(tried))]]
-        if min(tried) < known:
-            starts.reverse()
+        between = [moved_state(mean_state(near), near[0], share) for share in BETWEEN]
+        tried = [float(value(np.array(self.job.value(state, few=True)), *ray)) for state in between]
+        starts, known = [between[int(np.argmin(tried))], points[int(values.argmin())].state], float(values.min())
         target = {"preference": place.preference, "reference": place.reference, "known": known}
         used = starts if len(self.start) > 2 else starts[:1]
         return target, [disturbed(start, near[0], near[-1], NOISE, number) for start in used]
