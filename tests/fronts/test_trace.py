@@ -131,7 +131,7 @@ def test_an_end_is_trained_again_where_its_loss_is_smaller() -> None:
         ({"points": 1}, "points must be at least the number of losses, 2, found 1"),
         ({"weighting": None}, "weighting cannot be given to pareto_front"),
         ({"points": 0}, "points must be a positive integer"),
-        ({"method": "nothing"}, "method 'nothing' is unknown"),
+        ({"method": "stimulus-m"}, "method cannot be given to pareto_front"),
     ],
 )
 def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:

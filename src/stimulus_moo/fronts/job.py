@@ -16,7 +16,9 @@ from stimulus_moo.fronts.evaluation import mean_losses
 from stimulus_moo.fronts.front import FrontPoint
 from stimulus_moo.fronts.placing import value
 
-METHOD = "stimulus-adam"  # full anchors: the losses and rows of a point are exact at its end
+SCRATCH = "stimulus-adam"  # for a run from scratch; full anchors: losses and rows are exact at the end
+WARM = "stimulus-m"  # for a run from a trained model: its steps shrink with d, those of a new Adam would lead away first
+ALONE = 0.6  # share of the steps of an end in which its loss is minimised alone
 OTHERS = 0.01  # weight of the other losses in the first part of an end, against flat directions
 SLACK, FAR = 0.003, 0.1  # of what a loss has fallen to its least value: what an end gives back for the others, at most
 SHARE = 5  # a point that starts from its neighbours takes this fraction of the steps of one from scratch
@@ -42,11 +44,9 @@ class Job:
         dataset: Any,
         steps: int,
         options: dict[str, Any],
-        method: str = METHOD,
     ) -> None:
         refuse_taken("pareto_front", options)
         self.model, self.losses, self.dataset, self.steps, self.options = model, losses, dataset, steps, options
-        self.method = method
 
     def value(self, state: State, few: bool = False) -> list[float]:
         """Return the losses of a state over the whole data set, or a few samples of it, without derivatives."""
@@ -76,7 +76,7 @@ class Job:
 
     def _train_ray(self, model: torch.nn.Module, target: dict[str, Any]) -> tuple[Result, int]:
         rule = Ray(target["preference"], target["reference"])
-        result = self._fit(model, math.ceil(self.steps / SHARE), weighting=rule)
+        result = self._fit(model, math.ceil(self.steps / SHARE), WARM, weighting=rule)
         return result, result.passes
 
     def _train_end(self, model: torch.nn.Module, s: int, worst: Sequence[float], fresh: bool) -> tuple[Result, int]:
@@ -85,19 +85,20 @@ class Job:
         If it does not stay there, as next to a kink of another loss, the second part is undone.
         """
         steps = self.steps if fresh else math.ceil(self.steps / SHARE)
-        half = math.ceil(steps / 2)
-        alone = self._fit(model, half, weighting=Fixed([1.0 if k == s else OTHERS for k in range(len(worst))]))
+        first, method = math.ceil(ALONE * steps), SCRATCH if fresh else WARM
+        rule = Fixed([1.0 if k == s else OTHERS for k in range(len(worst))])
+        alone = self._fit(model, first, method, weighting=rule)
         state, least = copy.deepcopy(model.state_dict()), alone.losses[s]
         fall = max(worst[s] - least, 0.0)
-        both = self._fit(model, steps - half or 1, bounds={s: least + SLACK * fall})
+        both = self._fit(model, steps - first or 1, WARM, bounds={s: least + SLACK * fall})
         passes = alone.passes + both.passes
         if both.losses[s] <= least + FAR * fall:
             return both, passes
         model.load_state_dict(state)
         return alone, passes
 
-    def _fit(self, model: torch.nn.Module, steps: int, **target: Any) -> Result:
-        fixed: Any = {"method": self.method, "steps": steps, "progress": False, **target}
+    def _fit(self, model: torch.nn.Module, steps: int, method: str, **target: Any) -> Result:
+        fixed: Any = {"method": method, "steps": steps, "progress": False, **target}
         return fit(model, self.losses, self.dataset, **fixed, **self.options)
 
 

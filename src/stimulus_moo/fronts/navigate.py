@@ -12,9 +12,14 @@ import torch
 from stimulus_moo import InvalidOption, fit
 from stimulus_moo.anchors import FullPass
 from stimulus_moo.data.sources import as_source
-from stimulus_moo.fronts.job import METHOD, refuse_taken
+from stimulus_moo.fronts.job import WARM, refuse_taken
 from stimulus_moo.metrics import measure
 from stimulus_moo.options import natural_number, positive_integer, real
+from stimulus_moo.training.progress import Progress
+
+LOOK = 20  # steps between two looks whether the move is complete
+CLOSE = 0.05  # the loss has changed as asked for if what is missing is at most this share of the change
+PERIOD = 20  # steps between two anchors: short, so that bounds are met closely
 
 
 @dataclass(frozen=True)
@@ -52,16 +57,18 @@ def navigate(
 
     The loss is bounded by (1 - by) times its value, and ``Bounded`` gives the weights. Far from the bound its direction
     is the tangent of the front: the one along which the bounded loss falls as needed and the others rise least. Close
-    to it, the same rule corrects back onto the front. The gradients are recursive with full anchors
-    (``"stimulus-adam"``), so the model ends on the front.
+    to it, the same rule corrects back onto the front. The method is ``"stimulus-m"``, whose steps shrink with the
+    gradient: a new Adam would lead away from the front first. The move ends as soon as the loss has changed as asked
+    for and the Pareto stationarity is not larger than before, so that the others are not trained further. If this does
+    not happen within ``steps``, as from a model that is close to the least value of the loss, ``Move.missed`` says so.
 
     Args:
         model: the trained model. It is changed in place at the end; after an exception it is as it was.
         losses, dataset: as for ``fit``.
         improve: the number of the loss, from 0.
         by: the share, below 1. A negative one lets the loss rise in favour of the others.
-        steps: number of steps.
-        options: further arguments of ``fit``.
+        steps: largest number of steps.
+        options: further arguments of ``fit``; ``period`` is 20 by default.
 
     Raises:
         InvalidOption: an argument is invalid.
@@ -87,24 +94,27 @@ def navigate(
     if improve >= len(found.losses):
         raise InvalidOption(f"improve must be below the number of losses, {len(found.losses)}, found {improve}")
     now = found.losses[improve]
-    bound = now - share * abs(now)
+    bound, change = now - share * abs(now), abs(share * now)
     moved = copy.deepcopy(model)
-    fixed: Any = {
-        "method": METHOD,
-        "bounds": {improve: bound},
-        "steps": positive_integer("steps", steps),
-        "progress": False,
-    }
-    result = fit(moved, losses, dataset, **fixed, **options)
+
+    def arrived(progress: Progress) -> bool:
+        if progress.step % LOOK:
+            return False
+        here = measure(moved, losses, batches, counts=options.get("counts"))
+        close = abs(here.losses[improve] - bound) <= CLOSE * change
+        return close and here.stationarity <= found.stationarity
+
+    fixed: Any = {"method": WARM, "period": PERIOD, "bounds": {improve: bound}, "callbacks": [arrived]}
+    fixed |= {"steps": positive_integer("steps", steps), "progress": False, **options}
+    result = fit(moved, losses, dataset, **fixed)
     model.load_state_dict(moved.state_dict())
     after = result.losses[improve]
-    improved = (now - after) / abs(now) if now else 0.0
     return Move(
         found.losses,
         result.losses,
         found.stationarity,
         result.stationarity,
-        improved,
+        (now - after) / abs(now) if now else 0.0,
         result.missed.get(improve, 0.0),
         result.passes,
     )

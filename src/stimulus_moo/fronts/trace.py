@@ -19,17 +19,16 @@ from stimulus_moo import InvalidOption
 from stimulus_moo.fronts import files
 from stimulus_moo.fronts.evaluation import disturbed, mean_state, moved_state
 from stimulus_moo.fronts.front import FloatArray, Front, FrontPoint
-from stimulus_moo.fronts.job import METHOD, Job, State
+from stimulus_moo.fronts.job import Job, State
 from stimulus_moo.fronts.placing import Place, best, distinct, next_places, value
-from stimulus_moo.methods import find_method
 from stimulus_moo.options import positive_integer
 
 logger = logging.getLogger("stimulus_moo")
 
 FAR = 0.1  # an end is trained again where its loss is smaller by this share of the front's range
-RUNS = {2: 1.2}  # runs per point, 1.5 for three and more losses: gaps of the front and local optima take some
+MORE = 6  # two losses: one run more for so many points, for gaps of the front and local optima; else twice as many
 LINE = [k / 10 for k in (*range(-9, 0), *range(1, 11))]  # where to look for a better end, from the end to another
-BETWEEN = [k / 3 for k in range(-3, 4)]
+BETWEEN = [k / 3 for k in range(-3, 4)]  # where to look for a start, from a neighbour past the mean of all
 NOISE = 0.1  # added to a start, in units of the neighbours' distance, so that saddle points between them are left
 
 
@@ -40,7 +39,6 @@ def pareto_front(
     *,
     points: int = 11,
     steps: int = 1000,
-    method: str = METHOD,
     folder: str | Path | None = None,
     names: Sequence[str] | None = None,
     workers: int = 1,
@@ -52,12 +50,12 @@ def pareto_front(
     The ends come first: for every objective a run from ``model`` that minimises this loss plus 1% of the others, and
     then the others while it stays within 0.3% of what it has fallen. An end is trained again where a smaller loss is
     found later. Then each point is placed on a ray through the largest gap of the front so far (three and more losses:
-    where it is expected to add most hypervolume) and trained with ``Ray``. It starts from the point that is farthest
-    along the ray or from the mean of its neighbours' parameters, whichever is better, and takes a fifth of the steps;
-    with three and more losses, it is trained from the other one if nothing is found. A run that another point dominates
-    or equals is left out, and another place is tried, up to 1.2 runs per point (1.5 for three and more losses).
+    where it is expected to add most hypervolume) and trained with ``Ray``. It starts from the best of seven models on the
+    line between its neighbours' parameters and takes a fifth of the steps; with three and more losses, it is trained
+    from the best known point if nothing is found. A run that another point dominates or equals is left out, and another
+    place is tried, up to 7 runs for 6 points (12 for three and more losses).
 
-    By default, all runs use the method ``"stimulus-adam"``: recursive gradients with full anchors end on the front,
+    All runs use the method ``"stimulus-adam"``: recursive gradients with full anchors end on the front,
     where those of mini-batches end at a distance that their noise determines. For two losses, 11 points take about 4
     times the passes of a run with ``Ray`` from scratch, or less. Losses should be of comparable units.
 
@@ -66,7 +64,6 @@ def pareto_front(
         losses, dataset: as for ``fit``; the data set must have a length.
         points: the number of points, at least the number of losses; the front has fewer if there are no more.
         steps: steps of a run from scratch.
-        method: of all runs, one with full anchors; ``"stimulus-m"`` is an alternative for small smooth problems.
         folder: every finished point is saved there. If the folder has points of the same settings, the front
             continues from them: an interrupted call loses the point under way at most.
         names: names of the objectives, for plots.
@@ -91,13 +88,12 @@ def pareto_front(
     (4, True)
     """
     wanted, steps = positive_integer("points", points), positive_integer("steps", steps)
-    job = Job(model, losses, dataset, steps, options, find_method(method).name)
+    job = Job(model, losses, dataset, steps, options)
     start = job.value(model.state_dict())
     if wanted < len(start):
         raise InvalidOption(f"points must be at least the number of losses, {len(start)}, found {points}")
     settings = {
         "steps": steps,
-        "method": job.method,
         "losses": len(start),
         **{k: repr(v) for k, v in options.items() if _plain(v)},
     }
@@ -136,7 +132,8 @@ class Trace:
 
     def targets(self, count: int) -> list[tuple[int, dict[str, Any], list[State]]]:
         """Return the numbers, targets and starts of the next runs, ``count`` at most; none at the end."""
-        first, count = len(self.runs), min(count, round(RUNS.get(len(self.start), 2.0) * self.wanted) - len(self.runs))
+        first, runs = len(self.runs), self.wanted + (self.wanted // MORE if len(self.start) == 2 else self.wanted)
+        count = min(count, runs - first)
         ends = self._ends()[:count]
         if ends:
             return [(first + k, *end) for k, end in enumerate(ends)]
@@ -202,7 +199,7 @@ class Trace:
         return states[best] if values[best] < self.job.value(end.state, few=True)[s] - least else None
 
     def _ray(self, place: Place, points: Sequence[FrontPoint], number: int) -> tuple[dict[str, Any], list[State]]:
-        """Return the target of a place, and two starts: the best point and the mean of the neighbours, best first."""
+        """Return the target of a place, and its starts: the best model between its neighbours, and the best known point."""
         ray = (place.preference, place.reference)
         values, near = value(_losses(points), *ray), [points[k].state for k in place.neighbours]
         between = [moved_state(mean_state(near), near[0], share) for share in BETWEEN]

@@ -131,6 +131,11 @@ def fairness_losses(model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     return torch.stack([entropy, deo_surrogate(logits, label, group.to(logits))])
 
 
+def fairness_network(inputs: int) -> nn.Sequential:
+    """Return the network of COSMOS: two hidden layers and one logit."""
+    return nn.Sequential(nn.Linear(inputs, 60), nn.ReLU(), nn.Linear(60, 25), nn.ReLU(), nn.Linear(25, 1))
+
+
 _FAIRNESS = {"adult": load_adult, "compas": load_compas, "credit": load_credit}
 
 
@@ -146,8 +151,7 @@ def fairness(name: str) -> Make:
         data = _fairness_data(name, folder)
         parts = {"validation": data.validation, "test": data.test}
         torch.manual_seed(seed)
-        width = data.train[0].shape[1]
-        model = nn.Sequential(nn.Linear(width, 60), nn.ReLU(), nn.Linear(60, 25), nn.ReLU(), nn.Linear(25, 1))
+        model = fairness_network(data.train[0].shape[1])
 
         def score(model: nn.Module, split: str) -> list[float]:
             inputs, label, group = parts[split]
