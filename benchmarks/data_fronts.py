@@ -20,7 +20,11 @@ from stimulus_moo.lab.models import LeNet
 
 POINTS, REFERENCE = 11, [2.0, 2.0]
 TABLES = ("compas", "adult", "credit")
-IMAGES = {"multimnist": "load_multimnist", "multifashion": "load_multifashion", "fashion+mnist": "load_fashion_plus_mnist"}
+IMAGES = {
+    "multimnist": "load_multimnist",
+    "multifashion": "load_multifashion",
+    "fashion+mnist": "load_fashion_plus_mnist",
+}
 _VALIDATION = 0.1  # share of the training images
 _PIECE = 512  # samples per batch of a test
 
@@ -43,7 +47,9 @@ def data_front(data: str, seed: int, steps: int, batch: int, n: int | None = Non
     front = pareto_front(case.model(), case.losses, case.train, points=POINTS, **options)
     seconds = process_time() - begin
     one = fit(case.model(), case.losses, case.train, preference=[1.0, 1.0], **options)
-    volumes = {name: front.measured(case.losses, _pieces(part)).hypervolume(REFERENCE) for name, part in case.parts.items()}
+    volumes = {
+        name: front.measured(case.losses, _pieces(part)).hypervolume(REFERENCE) for name, part in case.parts.items()
+    }
     cost = {"passes": front.passes, "one_point": one.passes, "n": len(case.train[0]), "seconds": seconds}
     return {"points": len(front), **volumes, **cost}
 

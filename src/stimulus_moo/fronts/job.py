@@ -17,7 +17,9 @@ from stimulus_moo.fronts.front import FrontPoint
 from stimulus_moo.fronts.placing import value
 
 SCRATCH = "stimulus-adam"  # for a run from scratch; full anchors: losses and rows are exact at the end
-WARM = "stimulus-m"  # for a run from a trained model: its steps shrink with d, those of a new Adam would lead away first
+WARM = (
+    "stimulus-m"  # for a run from a trained model: its steps shrink with d, those of a new Adam would lead away first
+)
 ALONE = 0.6  # share of the steps of an end in which its loss is minimised alone
 OTHERS = 0.01  # weight of the other losses in the first part of an end, against flat directions
 SLACK, FAR = 0.003, 0.1  # of what a loss has fallen to its least value: what an end gives back for the others, at most

@@ -50,14 +50,15 @@ def pareto_front(
     The ends come first: for every objective a run from ``model`` that minimises this loss plus 1% of the others, and
     then the others while it stays within 0.3% of what it has fallen. An end is trained again where a smaller loss is
     found later. Then each point is placed on a ray through the largest gap of the front so far (three and more losses:
-    where it is expected to add most hypervolume) and trained with ``Ray``. It starts from the best of seven models on the
-    line between its neighbours' parameters and takes a fifth of the steps; with three and more losses, it is trained
-    from the best known point if nothing is found. A run that another point dominates or equals is left out, and another
-    place is tried, up to 7 runs for 6 points (12 for three and more losses).
+    where it is expected to add most hypervolume) and trained with ``Ray``. It starts from the best of seven models on
+    the line between its neighbours' parameters and takes a fifth of the steps; with three and more losses, it is
+    trained from the best known point if nothing is found. A run that another point dominates or equals is left out, and
+    another place is tried, up to 7 runs for 6 points (12 for three and more losses).
 
-    All runs use the method ``"stimulus-adam"``: recursive gradients with full anchors end on the front,
-    where those of mini-batches end at a distance that their noise determines. For two losses, 11 points take about 4
-    times the passes of a run with ``Ray`` from scratch, or less. Losses should be of comparable units.
+    Runs from ``model`` begin with ``"stimulus-adam"``; those from trained models use ``"stimulus-m"``, whose steps
+    shrink with the gradient. Both have recursive gradients with full anchors and end on the front, where those of
+    mini-batches end at a distance that their noise determines. For two losses, 11 points take at most about 4 times the
+    passes of a run with ``Ray`` from scratch. Losses should be of comparable units.
 
     Args:
         model: a ``torch.nn.Module``; it is not changed.
@@ -199,7 +200,7 @@ class Trace:
         return states[best] if values[best] < self.job.value(end.state, few=True)[s] - least else None
 
     def _ray(self, place: Place, points: Sequence[FrontPoint], number: int) -> tuple[dict[str, Any], list[State]]:
-        """Return the target of a place, and its starts: the best model between its neighbours, and the best known point."""
+        """Return the target of a place and its starts: the best model between its neighbours, the best known point."""
         ray = (place.preference, place.reference)
         values, near = value(_losses(points), *ray), [points[k].state for k in place.neighbours]
         between = [moved_state(mean_state(near), near[0], share) for share in BETWEEN]

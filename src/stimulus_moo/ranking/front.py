@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
-from stimulus_moo import InvalidOption, MissingDependency
+from stimulus_moo import InvalidOption, MissingDependency, hypervolume
 from stimulus_moo.ranking.metrics import ndcg
 from stimulus_moo.ranking.ranker import MultiLabelRanker
 
@@ -80,5 +80,5 @@ def pareto_front(
     X_, Y_, qid_ = (X, Y, qid) if evaluation is None else evaluation
     points = np.array([np.atleast_1d(ndcg(Y_, each.predict(X_), qid_, k=each.k)) for each in rankers])
     best = moocore.is_nondominated(points, maximise=True, keep_weakly=True)
-    volume = float(moocore.hypervolume(points, ref=np.zeros(points.shape[1]), maximise=True))
+    volume = hypervolume(-points, [0.0] * points.shape[1])
     return ParetoFront(np.array(wanted, dtype=np.float64), rankers, points, best, volume)

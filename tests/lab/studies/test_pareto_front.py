@@ -1,9 +1,8 @@
 import json
 
 import pytest
-import torch
 
-from stimulus_moo.lab.studies.pareto_front import STUDY, ends, hypervolume, run, score, verdict
+from stimulus_moo.lab.studies.pareto_front import STUDY, ends, run, score, verdict
 from stimulus_moo.lab.synthetic.fronts import FRONTS
 
 TINY = {**STUDY.settings, "starts": 3, "steps": 12, "n": 16, "front_points": 41}
@@ -53,10 +52,6 @@ def test_the_ends_cover_little():
 def test_no_points_score_zero():
     found = score(TINY, FRONTS["two-bowls"], [])
     assert found == {"on front": 0.0, "coverage": 0.0, "outside hull": None, "hypervolume": 0.0}
-
-
-def test_hypervolume_of_one_point_is_a_rectangle():
-    assert hypervolume(torch.tensor([[0.1, 0.6]], dtype=torch.float64)) == pytest.approx(1.0 * 0.5)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stimulus_moo import METHODS, MissingDependency, NonFiniteError, fit
+from stimulus_moo import METHODS, NonFiniteError, fit, hypervolume
 from stimulus_moo.lab.studies.sheet import chart, curve, dots, mean, page, table
 from stimulus_moo.lab.study import Cell, Study
 from stimulus_moo.lab.synthetic.fronts import FRONTS, FrontProblem, in_hull
@@ -101,21 +101,13 @@ def score(
         "on front": (apart <= settings["near"]).any(0).double().mean().item() if len(values) else 0.0,
         "coverage": covered.double().mean().item(),
         "outside hull": covered[outside].double().mean().item() if outside.any() else None,
-        "hypervolume": hypervolume(values) / hypervolume(front),
+        "hypervolume": _area(values) / _area(front),
     }
 
 
-def hypervolume(points: Tensor) -> float:
-    """Return the area dominated by the points, up to the reference point (1.1, 1.1).
-
-    Raises:
-        MissingDependency: moocore is not installed.
-    """
-    try:
-        import moocore
-    except ImportError:
-        raise MissingDependency("the study pareto-front needs moocore: pip install 'stimulus-moo[lab]'") from None
-    return float(moocore.hypervolume(points.numpy(), ref=[1.1, 1.1])) if len(points) else 0.0
+def _area(points: Tensor) -> float:
+    """Return the area dominated by the points, up to the reference point (1.1, 1.1); 0 without points."""
+    return hypervolume(points.numpy(), [1.1, 1.1]) if len(points) else 0.0
 
 
 def verdict(settings: Mapping[str, Any], scores: Scores) -> str:
