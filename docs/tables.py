@@ -31,6 +31,15 @@ def auto_and_adam_in_full(sections: Sections) -> str:
     return table(head, lines)
 
 
+def forced_rates(sections: Sections) -> str:
+    """Return which seeds have trained with learning rates that are too large or too small."""
+    section = sections["forced"]
+    chosen = [section["columns"].index(name) for name in ("method", "lr", "guard", "trained")]
+    chosen.append(next(k for k, name in enumerate(section["columns"]) if name.startswith("larger loss")))
+    head = ["method", "learning rate", "safeguard", "trained", "larger loss, median (lowest-highest)"]
+    return table(head, [[row[k] for k in chosen] for row in section["rows"]])
+
+
 def _sides(sections: Sections) -> dict[str, dict[str, dict[str, str]]]:
     """Return the rows of the judge by problem and method."""
     section = sections["hands_free"]
