@@ -31,7 +31,7 @@ class Move:
         stationarity_before, stationarity_after: the Pareto stationarity there.
         improved: the share by which the chosen loss fell; negative if it rose.
         missed: how far the loss is above the value asked for; 0 if it was reached.
-        passes: per-sample derivatives of one scalar.
+        passes: per-sample derivatives of one scalar, those of the measurements included.
     """
 
     before: list[float]
@@ -95,11 +95,13 @@ def navigate(
         raise InvalidOption(f"improve must be below the number of losses, {len(found.losses)}, found {improve}")
     now = found.losses[improve]
     bound, change = now - share * abs(now), abs(share * now)
-    moved = copy.deepcopy(model)
+    moved, looks = copy.deepcopy(model), 1
 
     def arrived(progress: Progress) -> bool:
+        nonlocal looks
         if progress.step % LOOK:
             return False
+        looks += 1
         here = measure(moved, losses, batches, counts=options.get("counts"))
         close = abs(here.losses[improve] - bound) <= CLOSE * change
         return close and here.stationarity <= found.stationarity
@@ -116,5 +118,5 @@ def navigate(
         result.stationarity,
         (now - after) / abs(now) if now else 0.0,
         result.missed.get(improve, 0.0),
-        result.passes,
+        result.passes + looks * len(found.losses) * len(source),
     )
