@@ -134,6 +134,15 @@ def test_parameters_that_are_not_finite_are_put_back_at_once(value: float) -> No
     assert guard.rollback.scale >= SHORTEN
 
 
+@pytest.fixture
+def _interrupts() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt, also in a process that a shell has started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interrupts")
 @pytest.mark.parametrize(("lr", "at"), [(0.01, 3), (100.0, 2)])
 def test_a_signal_at_the_end_of_a_step_leaves_all_of_it(lr: float, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(strikes: bool) -> Any:
