@@ -31,6 +31,12 @@ def auto_and_adam_in_full(sections: Sections) -> str:
     return table(head, lines)
 
 
+def picture(sections: Sections) -> str:
+    """Return where the curves of the README's picture end."""
+    section = sections["picture"]
+    return table(["at equal passes", *section["columns"][1:]], section["rows"])
+
+
 def forced_rates(sections: Sections) -> str:
     """Return which seeds have trained with learning rates that are too large or too small."""
     section = sections["forced"]
