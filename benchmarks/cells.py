@@ -7,18 +7,13 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import stimulus_moo
 from stimulus_moo.lab.runs.storage import write_json
-
-#: rooms that the core does not import
-_BESIDE = {"lab", "ranking", "fronts", "integrations", "diagnosis", "distributed", "metrics.py"}
 
 #: the settings of a cell, and the results of its run
 Settings = Mapping[str, Any]
@@ -50,14 +45,6 @@ def fill(
         for done, (path, cell) in enumerate(missing.items(), 1):
             _keep(path, cell, run(**cell), f"{done} of {len(missing)}")
     return [json.loads(path.read_text(encoding="utf-8"))["found"] for path in paths]
-
-
-@cache
-def library_checksum() -> str:
-    """Return a checksum of the library's core, on which the runs of its methods depend."""
-    folder = Path(stimulus_moo.__file__).parent
-    sources = sorted(path for path in folder.rglob("*.py") if not _BESIDE & set(path.relative_to(folder).parts))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
 def _one_thread() -> None:

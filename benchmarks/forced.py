@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from benchmarks import problems
-from benchmarks.cells import Found, fill, library_checksum
+from benchmarks.cells import Found, fill
 from benchmarks.problems import CASES
 from stimulus_moo import NonFiniteError
+from stimulus_moo.lab.runs.core_checksum import core_checksum
 
 _LR, _TARGET, _BUDGET, _SEEDS, _OTHER_SEEDS = 0.3, 1.0, 30_000, 20, 5
 _FOLDER = Path("runs/benchmarks/forced")
@@ -61,7 +62,7 @@ def rows(quick: bool = False) -> list[list[object]]:
 
 def _row(method: str, lr: float, guard: bool, seeds: int, budget: int, folder: Path) -> list[object]:
     cells = [{"method": method, "lr": lr, "guard": guard, "seed": seed, "budget": budget} for seed in range(seeds)]
-    changes = f", {library_checksum()}" if method == "auto" else ""  # the paper's methods stay as they are
+    changes = f", {core_checksum()}" if method == "auto" else ""  # the paper's methods stay as they are
     found = fill(folder, train, cells, f"7, torch {torch.__version__}{changes}")
     losses = [cell["loss"] for cell in found]
     trained = f"{sum(loss < _TARGET for loss in losses)} of {seeds}"

@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.cells import Found, fill, library_checksum
+from benchmarks.cells import Found, fill
 from benchmarks.problems import CASES, Case
 from stimulus_moo import NonFiniteError, Result, fit, measure
 from stimulus_moo.lab.problem import Problem
+from stimulus_moo.lab.runs.core_checksum import core_checksum
 
 _TUNING_SEED = 100
 _GRID = (0.001, 0.003, 0.01, 0.03)
@@ -150,7 +151,7 @@ def _version(method: str) -> str:
     version = f"3, torch {torch.__version__}"
     if method != AUTO:
         return version
-    return f"{version}, {library_checksum()}"
+    return f"{version}, {core_checksum()}"
 
 
 @dataclass(frozen=True)

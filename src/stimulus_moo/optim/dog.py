@@ -166,7 +166,7 @@ class DoG(Stateful):
                 for own, begun, slope, divisor in _pieces(x, first, gradient, scaling):
                     change = own - begun
                     found = [change @ (divisor * change), slope @ (slope / divisor), divisor.sum()]
-                    found.append((begun.square() + SMALL) @ divisor if self.steps == 1 else found[-1])
+                    found.append((begun.square() + SMALL) @ divisor if self.steps == 1 else found[0])  # used once
                     sums.append(torch.stack(found).to(sums[0]))
         moved, length, total, start = placement.totals(torch.stack(sums).sum(0).tolist())  # an accelerator waits once
         if self.steps == 1:

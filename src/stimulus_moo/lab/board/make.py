@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 from collections.abc import Sequence
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-import stimulus_moo
 from stimulus_moo import MissingDependency
 from stimulus_moo.lab.board import rivals as table_of_rivals
 from stimulus_moo.lab.board.board import PASSES, SECONDS, Board
@@ -25,11 +22,11 @@ from stimulus_moo.lab.board.problems import find_problem
 from stimulus_moo.lab.board.store import Cell, Store
 from stimulus_moo.lab.board.summary import overall, problem_summary
 from stimulus_moo.lab.data import DataError
+from stimulus_moo.lab.runs.core_checksum import core_checksum
 from stimulus_moo.lab.runs.directory import now, versions
 from stimulus_moo.lab.runs.lock import RunLock
 from stimulus_moo.lab.runs.storage import write_json, write_text
 
-_APART = ("lab", "diagnosis", "fronts", "ranking", "integrations", "metrics.py", "__init__.py")
 _VERSION = "3"  # change it when the meaning of a cell changes
 FIGURES, MARKDOWN, PAGE = "board.json", "scoreboard.md", "scoreboard.html"
 
@@ -98,16 +95,8 @@ def make_board(
 def _version(cell: Cell) -> str:
     """Return what a cell depends on: the problem's setting, and for our own methods the library's code."""
     row, rival = find_problem(cell["problem"]), table_of_rivals.RIVALS.get(cell["rival"])
-    code = _sources() if rival is not None and rival.ours else ""
+    code = core_checksum() if rival is not None and rival.ours else ""
     return f"{_VERSION}, torch {torch.__version__}, {row.setting}, batch {row.batch}, {code}"
-
-
-@cache
-def _sources() -> str:
-    """Return a checksum of the library's core, on which runs depend."""
-    folder = Path(stimulus_moo.__file__).parent
-    files = sorted(path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] not in _APART)
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def installed(*packages: str) -> dict[str, str]:
