@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-_PIECE = 4096  # samples per batch of an evaluation
+_PIECE = 256  # samples per batch of an evaluation; larger ones leave the cache
 
 
 def outputs(model: nn.Module, inputs: Tensor) -> Any:
