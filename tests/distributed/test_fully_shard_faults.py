@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from stimulus_moo import InvalidOption, MiniBatch, MultiGradient, Recursive, Storm, fit, measure
+from stimulus_moo.fronts import navigate, pareto_front
 from tests.distributed.launch import values
 from tests.distributed.paths import COLUMNS, batches, own_share
 from tests.distributed.sharded_paths import Heads, anchor, build, model_of, whole
@@ -199,6 +200,9 @@ def refuse() -> list[str]:
     mg = MultiGradient(model_of(), two_losses, Recursive(anchor(), 4))
     with pytest.raises(InvalidOption, match="cannot be copied"):
         fit(model_of(), two_losses, COLUMNS, steps=2, batch_size=8, bounds={0: "5%"}, progress=False)
+    for function in (pareto_front, navigate):
+        with pytest.raises(InvalidOption, match=f"{function.__name__} trains copies of the model"):
+            function(model_of(), two_losses, COLUMNS, steps=2)
     with pytest.raises(Exception, match="no rank has brought") as caught:
         MultiGradient(model_of(), two_losses, MiniBatch()).backward(None)
     return [*messages, str(caught.value), str(mg.memory_estimate(objectives=2).rows)]

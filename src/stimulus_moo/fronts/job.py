@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from stimulus_moo import Fixed, InvalidOption, Ray, Result, fit
+from stimulus_moo._engine.placement import require_copyable
+from stimulus_moo.data.sources import as_source
 from stimulus_moo.fronts.evaluation import mean_losses
 from stimulus_moo.fronts.front import FrontPoint
 from stimulus_moo.fronts.placing import value
@@ -20,10 +22,11 @@ SCRATCH = "stimulus-adam"  # for a run from scratch; full anchors: losses and ro
 WARM = (
     "stimulus-m"  # for a run from a trained model: its steps shrink with d, those of a new Adam would lead away first
 )
-ALONE = 0.6  # share of the steps of an end in which its loss is minimised alone
+ALONE, BOTH = 0.6, 0.2  # shares of the steps in which an end minimises its loss alone, then the others within a bound
 OTHERS = 0.01  # weight of the other losses in the first part of an end, against flat directions
-SLACK, FAR = 0.003, 0.1  # of what a loss has fallen to its least value: what an end gives back for the others, at most
-SHARE = 5  # a point that starts from its neighbours takes this fraction of the steps of one from scratch
+SLACK, FAR = 0.003, 0.02  # of what a loss has fallen to its least value: what an end gives back for the others, at most
+SHARE = 10  # a point that starts from its neighbours takes this fraction of the steps of one from scratch
+ANCHORS = 3  # passes over all data in a run from a trained model, at least: rays and bounds need exact losses
 FOUND = 0.99  # a run has found something if it comes this close to the origin of its ray, relative to known points
 
 State = dict[str, Tensor]
@@ -48,7 +51,12 @@ class Job:
         options: dict[str, Any],
     ) -> None:
         refuse_taken("pareto_front", options)
+        require_copyable(model, "pareto_front")
         self.model, self.losses, self.dataset, self.steps, self.options = model, losses, dataset, steps, options
+        source = as_source(dataset, options.get("collate_fn"))
+        if not source.finite:
+            raise InvalidOption("dataset must have a length, found a stream")
+        self.samples = len(source)
 
     def value(self, state: State, few: bool = False) -> list[float]:
         """Return the losses of a state over the whole data set, or a few samples of it, without derivatives."""
@@ -92,7 +100,7 @@ class Job:
         alone = self._fit(model, first, method, weighting=rule)
         state, least = copy.deepcopy(model.state_dict()), alone.losses[s]
         fall = max(worst[s] - least, 0.0)
-        both = self._fit(model, steps - first or 1, WARM, bounds={s: least + SLACK * fall})
+        both = self._fit(model, math.ceil(BOTH * steps), WARM, bounds={s: least + SLACK * fall})
         passes = alone.passes + both.passes
         if both.losses[s] <= least + FAR * fall:
             return both, passes
@@ -101,6 +109,8 @@ class Job:
 
     def _fit(self, model: torch.nn.Module, steps: int, method: str, **target: Any) -> Result:
         fixed: Any = {"method": method, "steps": steps, "progress": False, **target}
+        if method == WARM and "period" not in self.options:
+            fixed["period"] = min(math.ceil(steps / ANCHORS), math.ceil(math.sqrt(self.samples)))
         return fit(model, self.losses, self.dataset, **fixed, **self.options)
 
 

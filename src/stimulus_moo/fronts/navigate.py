@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from stimulus_moo import InvalidOption, fit
+from stimulus_moo._engine.placement import require_copyable
 from stimulus_moo.anchors import FullPass
 from stimulus_moo.data.sources import as_source
 from stimulus_moo.fronts.job import WARM, refuse_taken
@@ -88,6 +89,7 @@ def navigate(
     """
     share, improve = real("by", by, high=1.0, open_high=True), natural_number("improve", improve)
     refuse_taken("navigate", options)
+    require_copyable(model, "navigate")
     source = as_source(dataset, options.get("collate_fn"))
     batches = FullPass(source, options.get("anchor_batch", 1024))
     found = measure(model, losses, batches, counts=options.get("counts"))

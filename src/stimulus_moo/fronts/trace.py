@@ -48,12 +48,13 @@ def pareto_front(
     """Train the models of a Pareto front, of any shape and for any number of losses.
 
     The ends come first: for every objective a run from ``model`` that minimises this loss plus 1% of the others, and
-    then the others while it stays within 0.3% of what it has fallen. An end is trained again where a smaller loss is
-    found later. Then each point is placed on a ray through the largest gap of the front so far (three and more losses:
-    where it is expected to add most hypervolume) and trained with ``Ray``. It starts from the best of seven models on
-    the line between its neighbours' parameters and takes a fifth of the steps; with three and more losses, it is
-    trained from the best known point if nothing is found. A run that another point dominates or equals is left out, and
-    another place is tried, up to 7 runs for 6 points (12 for three and more losses).
+    then the others while it stays within 0.3% of what it has fallen; where it does not, as next to a kink of another
+    loss, the second part is undone. An end is trained again where a smaller loss is found later. Then each point is
+    placed on a ray through the largest gap of the front so far (three and more losses: where it is expected to add most
+    hypervolume) and trained with ``Ray``. It starts from the best of seven models on the line between its neighbours'
+    parameters and takes a tenth of the steps, with three passes over all data at least; with three and more losses, it
+    is trained from the best known point if nothing is found. A run that another point dominates or equals is left out,
+    and another place is tried, up to 7 runs for 6 points (12 for three and more losses).
 
     Runs from ``model`` begin with ``"stimulus-adam"``; those from trained models use ``"stimulus-m"``, whose steps
     shrink with the gradient. Both have recursive gradients with full anchors and end on the front, where those of
