@@ -38,6 +38,7 @@ NAMES = (
     "hands_free",
     "auto_cost",
     "fronts",
+    "moves",
 )
 
 _HERE = Path(__file__).parent

@@ -39,7 +39,7 @@ class _Case:
 
 def data_front(data: str, seed: int, steps: int, batch: int, n: int | None = None) -> Found:
     """Trace the front of a data set; return hypervolumes, the passes of it and of one point, CPU seconds."""
-    case = _case(data, seed, n)
+    case = case_of(data, seed, n)
     options: dict[str, Any] = {"batch_size": batch, "seed": seed, "check": False, "progress": False, "steps": steps}
     if data in TABLES:  # the surrogate is no mean over samples: a pass must be one batch
         options["anchor_batch"] = len(case.train[0])
@@ -56,7 +56,7 @@ def data_front(data: str, seed: int, steps: int, batch: int, n: int | None = Non
 
 def data_sweep(data: str, seed: int, lr: float, steps: int, batch: int, n: int | None = None) -> Found:
     """Minimise weighted sums with Adam; return hypervolumes, passes and CPU seconds."""
-    case = _case(data, seed, n)
+    case = case_of(data, seed, n)
     begin, passes, found = process_time(), 0, []
     for k in range(POINTS):
         model, share = case.model(), k / (POINTS - 1)
@@ -69,7 +69,7 @@ def data_sweep(data: str, seed: int, lr: float, steps: int, batch: int, n: int |
     return {"points": POINTS, **volumes, "passes": passes, "n": len(case.train[0]), "seconds": seconds}
 
 
-def _case(data: str, seed: int, n: int | None) -> _Case:
+def case_of(data: str, seed: int, n: int | None) -> _Case:
     if data in TABLES:
         loaded: Any = getattr(loaders, f"load_{data}")(seed=seed)
         parts = {"validation": loaded.validation, "test": loaded.test}

@@ -21,6 +21,7 @@ from benchmarks import (
     hands_free,
     kept_weights,
     memory,
+    moves,
     report,
     solver,
     split_models,
@@ -48,6 +49,7 @@ MODULES = [
     solver,
     forced,
     fronts,
+    moves,
     hands_free,
 ]
 PEERS = {
@@ -57,6 +59,7 @@ PEERS = {
     end_to_end: ["torchjd"],
     solver: ["torchjd", "quadprog"],
 }
+DATA = {end_to_end: "mnist", forced: "mnist", moves: "compas"}
 
 
 def name_of(module: ModuleType) -> str:
@@ -67,9 +70,9 @@ def name_of(module: ModuleType) -> str:
 def test_quick_rows_fill_the_columns(module: Any) -> None:
     for peer in PEERS.get(module, []):
         pytest.importorskip(peer)
-    if module in (end_to_end, forced):
+    if module in DATA:
         try:
-            find("mnist", download=False)
+            find(DATA[module], download=False)
         except DataError as error:
             pytest.skip(str(error))
     rows = module.rows(quick=True)

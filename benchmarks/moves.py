@@ -1,0 +1,73 @@
+"""``navigate`` on Adult: ten moves there and back from the middle of a front, for both losses."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cells import Found, fill
+from benchmarks.data_fronts import POINTS, case_of
+from stimulus_moo.fronts import navigate, pareto_front
+
+_FOLDER, _VERSION = Path("runs/benchmarks/moves"), "1"
+_BY, _PAIRS, _SEEDS, _STEPS, _MOST = 0.05, 5, 3, 1000, 300
+_LOSSES = ("cross-entropy", "DEO surrogate")
+
+TITLE = "navigate: ten moves there and back on Adult's front"
+TEXT = f"""\
+A front of at most {POINTS} points is traced as in the section on fronts ({_STEPS} steps for an end, batches of 256).
+From its middle point, the middle one in the order of the cross-entropy, `navigate` reduces a loss by {_BY:.0%} and then
+lets it rise to its first value, {_PAIRS} times. "there" are the changes of the moves that reduce the loss: smallest and
+largest; target 5% ± 1. "larger stationarity" counts the moves, of {2 * _PAIRS}, that end at a larger Pareto
+stationarity than where they began; target 0. "back" is how far each loss is from its first value after all moves;
+target: 2%. Passes are those of all moves, relative to those of the front.
+"""
+COLUMNS = ["loss", "seed", "before", "there", "larger stationarity", "back", "passes / front"]
+
+
+def moves(improve: int, seed: int, points: int, steps: int, pairs: int, data: str) -> Found:
+    """Trace a front, move from its middle point there and back, and return every move."""
+    case = case_of(data, seed, None)
+    options: dict[str, Any] = {"batch_size": 256, "seed": seed, "check": False, "anchor_batch": len(case.train[0])}
+    start = case.model()
+    front = pareto_front(start, case.losses, case.train, points=points, steps=steps, progress=False, **options)
+    middle = sorted(front.points, key=lambda point: point.losses[0])[len(front) // 2]
+    model, first, found = front.model(middle), middle.losses, []
+    for k in range(2 * pairs):
+        by = _BY if k % 2 == 0 else 1 - first[improve] / found[-1]["after"][improve]
+        move = navigate(model, case.losses, case.train, improve=improve, by=by, steps=min(steps, _MOST), **options)
+        kept = ("before", "after", "stationarity_before", "stationarity_after", "improved", "missed", "passes")
+        found.append({name: getattr(move, name) for name in kept})
+    return {"first": first, "moves": found, "front_passes": front.passes}
+
+
+def rows(quick: bool = False) -> list[Any]:
+    """Return a row per loss and seed; cells that are in the folder are not run again."""
+    if quick:
+        with tempfile.TemporaryDirectory() as folder:
+            return _rows(Path(folder), 1, {"points": 2, "steps": 2, "pairs": 1, "data": "compas"})
+    return _rows(_FOLDER, _SEEDS, {"points": POINTS, "steps": _STEPS, "pairs": _PAIRS, "data": "adult"})
+
+
+def _rows(folder: Path, seeds: int, fixed: dict[str, Any]) -> list[Any]:
+    cells = [{"improve": s, "seed": seed, **fixed} for s in range(len(_LOSSES)) for seed in range(seeds)]
+    found = fill(folder, moves, cells, _VERSION, workers=1)
+    return [_row(cell, one) for cell, one in zip(cells, found, strict=True)]
+
+
+def _row(cell: dict[str, Any], found: Found) -> list[object]:
+    made, first = found["moves"], found["first"]
+    there = [move["improved"] for move in made[::2]]
+    larger = sum(move["stationarity_after"] > move["stationarity_before"] for move in made)
+    back = [abs(end / begin - 1) if begin else 0.0 for end, begin in zip(made[-1]["after"], first, strict=True)]
+    passes = sum(move["passes"] for move in made) / found["front_passes"]
+    return [
+        _LOSSES[cell["improve"]],
+        cell["seed"],
+        ", ".join(f"{loss:.4f}" for loss in first),
+        f"{min(there):.1%} to {max(there):.1%}",
+        f"{larger} of {len(made)}",
+        ", ".join(f"{share:.1%}" for share in back),
+        f"{passes:.2f}",
+    ]
