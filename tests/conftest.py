@@ -9,6 +9,8 @@ import pytest
 
 # Some virtual machines announce the matrix instructions for bfloat16 (AMX) and end the process that uses them.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+# Several processes with as many threads each take twice as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parents[1]
 

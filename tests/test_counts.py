@@ -32,7 +32,7 @@ from stimulus_moo._engine.observation import Observation
 from stimulus_moo.errors import InvalidBatch, InvalidOption, StateMismatch
 from stimulus_moo.safeguard.rollback import Rollback
 from stimulus_moo.weightings.reweigh import WhenRising
-from tests.database import STAGED_ENTRIES
+from tests.database import BACKEND, STAGED_ENTRIES
 from tests.harness import differing, everything
 from tests.reference import counted
 from tests.reference.counted import BETA, PERIOD, Rule, columns, counts, follow, losses, model, walk
@@ -346,8 +346,9 @@ def test_fit_resumes_with_the_same_counts_only(tmp_path: Any) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_steps_equal_the_twin() -> None:
+def test_compiled_steps_equal_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step with a count of 0 runs uncompiled, the others compiled."""
+    monkeypatch.setattr(BACKEND, "aot_eager")
 
     def whole(model: nn.Module, batch: Batch) -> Tensor:
         known = batch[1].isfinite()

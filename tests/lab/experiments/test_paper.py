@@ -52,8 +52,8 @@ def test_a_tiny_version_trains(name: str, tasks: int, n: int, monkeypatch: pytes
     if name == "multimnist":
         shared_data(monkeypatch)
     problem = build(EXPERIMENTS[name], n=n)
-    options = {**EXPERIMENTS[name].settings.for_method("stimulus-m"), "steps": 4, "gradients": None}
-    options.update(batch_size=4, period=3, lr=0.01, evaluate_every=None)
+    options = {**EXPERIMENTS[name].settings.for_method("stimulus-m"), "steps": 2, "gradients": None}
+    options.update(batch_size=4, period=2, lr=0.01, evaluate_every=None)
     result = fit(problem.model, problem.losses, problem.data, **options)
     assert len(result.losses) == len(problem.tasks) == tasks
     assert all(map(math.isfinite, result.losses))
