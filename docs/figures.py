@@ -7,11 +7,14 @@ A figure stands between two comments, which a reader does not see. The first one
 
     <!--{hands_free; Census; auto; loss}-->0.04562<!--{}-->
     <!--{hands_free; Census; auto; loss ÷ hands_free; Census; Adam, mean; loss : .2f}-->1.24<!--{}-->
+    <!--{hands_free; commit}-->ce75a96<!--{}-->
     <!--{call auto_and_adam}--> ... a table ... <!--{}-->
 
 The words are the section of a results file, texts with which cells of exactly one row begin, and the column. ``÷``
-divides, `` : `` gives a format. ``call`` is followed by a function of ``docs.tables``. Results files are
-benchmarks/results.json and docs/results/*.json, all with the same layout: sections with columns and rows.
+divides, `` : `` gives a format. A section and ``commit`` or ``date`` say when it was measured. ``call`` is followed by
+a function of ``docs.tables``. Results files are benchmarks/results.json and docs/results/*.json, all with the same
+layout: sections with columns and rows. The tables of docs/reproduction.md, which ``make reproduce`` writes, are
+sections too, by the names "reproduction > heading > subheading".
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from docs import tables
 
 ROOT = Path(__file__).parent.parent
 _FIGURE = re.compile(r"<!--\{(?P<source>[^}]+)\}-->(?P<text>.*?)<!--\{\}-->", re.DOTALL)
+_ORIGIN = ("commit", "date")  # of a section
 
 Sections = Mapping[str, Mapping[str, Any]]
 
@@ -43,6 +47,23 @@ def all_sections(root: Path = ROOT) -> Sections:
     for path in (root / "benchmarks" / "results.json", *sorted((root / "docs" / "results").glob("*.json"))):
         if path.exists():
             found |= json.loads(path.read_text(encoding="utf-8"))["sections"]
+    return found | tables_of_page("reproduction", (root / "docs" / "reproduction.md").read_text(encoding="utf-8"))
+
+
+def tables_of_page(name: str, page: str) -> Sections:
+    """Return the first table below each heading of a page as a section, without bold type.
+
+    >>> tables_of_page("runs", "## Race\\n### Juniors\\n| runner | time |\\n|---|---:|\\n| Ann | **10.0** |")
+    {'runs > Race > Juniors': {'columns': ['runner', 'time'], 'rows': [['Ann', '10.0']]}}
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    for chapter in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        for part in re.split(r"^### ", chapter, flags=re.MULTILINE):
+            heading = part.partition("\n")[0]
+            title = " > ".join(dict.fromkeys([name, chapter.partition("\n")[0], heading]))
+            if lines := re.search(r"(?:^\|.*\n?)+", part, re.MULTILINE):
+                cells = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines[0].splitlines()]
+                found[title] = {"columns": cells[0], "rows": cells[2:]}
     return found
 
 
@@ -78,6 +99,8 @@ def _section(name: str, sections: Sections) -> Mapping[str, Any]:
 def _cell(words: Sequence[str], sections: Sections) -> str:
     section = _section(words[0], sections)
     columns, begins = section["columns"], words[1:-1]
+    if len(words) == 2 and words[1] in _ORIGIN:
+        return str(section[words[1]])
     if words[-1] not in columns:
         raise FigureError(f"section {words[0]} has no column {words[-1]!r}; it has {', '.join(columns)}")
     rows = [row for row in section["rows"] if all(any(cell.startswith(b) for cell in row) for b in begins)]
@@ -104,6 +127,9 @@ def wrong(page: str, sections: Sections) -> list[str]:
             right = figure(match["source"].strip(), sections)
         except FigureError as error:
             found.append(f"{line}: {error}")
+            continue
+        except LookupError as error:  # a table whose section, row or column is missing
+            found.append(f"{line}: {match['source']}, not found: {error}")
             continue
         if match["text"] != right:
             found.append(f"{line}: {match['source']} is {right.strip()[:60]!r}, found {match['text'].strip()[:60]!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.hands_free import AUTO, MEAN, RELATIVE, UPGRAD
@@ -11,6 +11,7 @@ from benchmarks.report import table
 _METHODS = (AUTO, MEAN, RELATIVE, UPGRAD)
 _HEAD = ["problem, passes", "auto, nothing tuned", "Adam on the mean", "Adam, relative losses", "UPGrad"]
 
+Row = dict[str, str]
 Sections = Mapping[str, Mapping[str, Any]]
 
 
@@ -46,13 +47,130 @@ def forced_rates(sections: Sections) -> str:
     return table(head, [[row[k] for k in chosen] for row in section["rows"]])
 
 
-def _sides(sections: Sections) -> dict[str, dict[str, dict[str, str]]]:
+def steps_and_torchjd(sections: Sections) -> str:
+    """Return what steps cost, relative to TorchJD's, with compiled steps of the small model."""
+    sides = ("STIMULUS inner step", "SMGD, all rows", "SMGD, reweigh=30, sketched Gramian")
+
+    def chosen(row: Row) -> bool:
+        return row["side"].startswith(sides) and (row["engine"] == "compiled") == row["case"].startswith("MLP")
+
+    return _part(sections["kept_weights"], ("case", "side", "engine", "/ TorchJD", "bar", "met"), chosen)
+
+
+def memory_and_torchjd(sections: Sections) -> str:
+    """Return the peak memory of a step on the two image models, one column per side."""
+    found: dict[str, Row] = {}
+    for row in _rows(sections["memory"]):
+        if not row["case"].startswith("MLP"):
+            found.setdefault(f"{row['case']}, S = {row['S']}", {})[row["side"]] = row["peak above it"]
+    sides = list(dict.fromkeys(side for row in found.values() for side in row))
+    return table(["case", *sides], [[case, *(row.get(side, "") for side in sides)] for case, row in found.items()])
+
+
+def solver_and_torchjd(sections: Sections) -> str:
+    """Return time and accuracy of min-norm weights."""
+    columns = ("S", "MinNorm, microseconds", "TorchJD / MinNorm", "excess, ours", "excess, TorchJD")
+    return _part(sections["solver"], columns, lambda row: row["S"] in ("2", "8", "40", "128", "512"))
+
+
+def until_trained(sections: Sections) -> str:
+    """Return what complete runs cost until MultiMNIST is trained."""
+    columns = ("side", "setting chosen", "reached", "gradient evaluations", "seconds")
+    return _part(sections["end_to_end"], columns)
+
+
+def rankers(sections: Sections) -> str:
+    """Return time, memory and quality of rankers."""
+    return _part(sections["ranking"], sections["ranking"]["columns"][1:])
+
+
+def paper_methods(sections: Sections) -> str:
+    """Return where methods of the paper, and Adam on the mean loss, end in the runs of ``make reproduce``."""
+    methods = ("SMGD", "MoCo", "STIMULUS", "STIMULUS-M", "Scalarisation, Adam")
+    mean, stationarity = "Loss, mean over tasks", "Stationarity"
+    wanted = [
+        ("digits, mean loss", ("Two overlapping digits",), mean),
+        ("MultiMNIST, lr 0.3, mean loss", ("MultiMNIST", "lr 0.3, published"), mean),
+        ("river flow, lr 0.03, mean loss", ("River flow", "lr 0.03, published"), mean),
+        ("river flow, lr 0.03, stationarity", ("River flow", "lr 0.03, published"), stationarity),
+        ("ridge regression, distance to the Pareto set", ("Rates of convergence", "Distance D"), "D, last"),
+    ]
+    lines = []
+    for title, headings, column in wanted:
+        found = {next(iter(row.values())): _mean(row[column]) for row in _rows(_of_page(sections, *headings))}
+        lines.append([title, *(found.get(method, "") for method in methods)])
+    return table(["", *methods[:-1], "Adam on the mean"], lines)
+
+
+def scaling_law(sections: Sections) -> str:
+    """Return how many evaluations a method needs, divided by those of STIMULUS, by the size of the data."""
+    title = "Gradient evaluations against"
+    rows = _rows(_of_page(sections, title, "Gradient evaluations to"))
+    full = {row["method"]: row for row in rows if row["L of"] == "sample"}
+    base = full["STIMULUS"]
+    sizes = [name for name in base if name.startswith("n = ")]
+    found: dict[str, Row] = {"MGD": full["MGD"]}
+    for row in _rows(_of_page(sections, title, "Scalarisation")):
+        found.setdefault(row["method"], {})[f"n = {int(row['n']):,}"] = row["evaluations"]
+    lines = [
+        [method, *(f"{float(row[n]) / float(base[n]):.3g}" if row.get(n) else "" for n in sizes)]
+        for method, row in found.items()
+    ]
+    return table(["evaluations / those of STIMULUS", *sizes], lines)
+
+
+def fronts_covered(sections: Sections) -> str:
+    """Return the part of each front that runs from many starts, or with many weights, cover."""
+    methods = ("STIMULUS", "SMGD", "Scalarisation, SGD", "Scalarisation, Adam")
+    found: dict[str, Row] = {}
+    for row in _rows(_of_page(sections, "Which part of a Pareto front", "30 runs")):
+        found.setdefault(row["problem"], {})[row["method"]] = f"{float(row['front covered']):.0%}"
+    lines = [[problem, *(row.get(method, "") for method in methods)] for problem, row in found.items()]
+    return table(["part of the front covered", *methods], lines)
+
+
+def guarded(sections: Sections) -> str:
+    """Return the mean losses of MultiMNIST at lr 0.3 without and with the safeguard."""
+    without, with_guard = (
+        {row["Method"]: _mean(row["Loss, mean over tasks"]) for row in _rows(_of_page(sections, "MultiMNIST", heading))}
+        for heading in ("lr 0.3, published", "lr 0.3, with the safeguard")
+    )
+    methods = [name for name in with_guard if name.startswith(("STIMULUS", "MoCo+"))]
+    head = ["MultiMNIST, lr 0.3, mean loss", "published method", "with the safeguard"]
+    return table(head, [[name, without[name], with_guard[name]] for name in methods])
+
+
+def _rows(section: Mapping[str, Any]) -> Iterator[Row]:
+    return (dict(zip(section["columns"], row, strict=True)) for row in section["rows"])
+
+
+def _part(section: Mapping[str, Any], columns: Sequence[str], chosen: Callable[[Row], bool] = lambda row: True) -> str:
+    return table(columns, [[row[name] for name in columns] for row in _rows(section) if chosen(row)])
+
+
+def _of_page(sections: Sections, *headings: str) -> Mapping[str, Any]:
+    """Return the table of docs/reproduction.md below headings that begin with these words."""
+    found = []
+    for name, section in sections.items():
+        page, *names = name.split(" > ")
+        if page == "reproduction" and len(names) == len(headings):
+            found += [section] if all(map(str.startswith, names, headings)) else []
+    if len(found) != 1:
+        raise LookupError(f"docs/reproduction.md has {len(found)} tables below {' > '.join(headings)}")
+    return found[0]
+
+
+def _mean(cell: str) -> str:
+    """Return the first number of "mean ± deviation", with three digits."""
+    return f"{float(cell.split(' ± ')[0].replace(',', '')):.3g}"
+
+
+def _sides(sections: Sections) -> dict[str, dict[str, Row]]:
     """Return the rows of the judge by problem and method."""
-    section = sections["hands_free"]
-    found: dict[str, dict[str, dict[str, str]]] = {}
-    for row in section["rows"]:
-        if row[1] in _METHODS:
-            found.setdefault(row[0], {})[row[1]] = dict(zip(section["columns"], row, strict=True))
+    found: dict[str, dict[str, Row]] = {}
+    for row in _rows(sections["hands_free"]):
+        if row["method"] in _METHODS:
+            found.setdefault(row["problem"], {})[row["method"]] = row
     return found
 
 
