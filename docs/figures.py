@@ -12,9 +12,10 @@ A figure stands between two comments, which a reader does not see. The first one
 
 The words are the section of a results file, texts with which cells of exactly one row begin, and the column. ``÷``
 divides, `` : `` gives a format. A section and ``commit`` or ``date`` say when it was measured. ``call`` is followed by
-a function of ``docs.tables``. Results files are benchmarks/results.json and docs/results/*.json, all with the same
-layout: sections with columns and rows. The tables of docs/reproduction.md, which ``make reproduce`` writes, are
-sections too, by the names "reproduction > heading > subheading".
+a function of ``docs.tables``. A figure within a sentence must not begin a line, which Markdown would take as HTML.
+Results files are benchmarks/results.json and docs/results/*.json, all with the same layout: sections with columns and
+rows. The tables of docs/reproduction.md, which ``make reproduce`` writes, are sections too, by the names "reproduction
+> heading > subheading".
 """
 
 from __future__ import annotations
@@ -123,6 +124,9 @@ def wrong(page: str, sections: Sections) -> list[str]:
     found = []
     for match in _FIGURE.finditer(page):
         line = page.count("\n", 0, match.start()) + 1
+        before = page[page.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if not before.strip() and not match["source"].startswith("call "):
+            found.append(f"{line}: {match['source']} begins a line, which Markdown takes as HTML")
         try:
             right = figure(match["source"].strip(), sections)
         except FigureError as error:
@@ -150,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{page.relative_to(ROOT)}:{line}")
             failed += 1
     if "--write" not in arguments:
-        print(f"figures: {count} checked, {failed} differ from the results (`python -m docs.figures --write`)")
+        print(f"figures: {count} checked, {failed} wrong (`python -m docs.figures --write` writes those of the results)")
     return int(failed > 0)
 
 

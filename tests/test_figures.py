@@ -13,7 +13,7 @@ SECTIONS = {
     }
 }
 PAGE = """Ann needs <!--{race; Ann; new; time}-->8.0<!--{}--> s,
-<!--{race; Ann; new; time ÷ race; Bob; time : .2f}-->0.64<!--{}--> of Bob."""
+which is <!--{race; Ann; new; time ÷ race; Bob; time : .2f}-->0.64<!--{}--> of Bob."""
 
 
 def test_a_page_with_the_figures_of_the_results_is_right() -> None:
@@ -29,10 +29,15 @@ def test_another_figure_is_found_with_its_line_and_is_written() -> None:
     assert figures.written(other, SECTIONS) == PAGE
 
 
+def test_a_figure_must_not_begin_a_line() -> None:
+    page = "A list:\n\n- Bob needs\n  <!--{race; Bob; time}-->12.5<!--{}--> s."
+    assert figures.wrong(page, SECTIONS) == ["4: race; Bob; time begins a line, which Markdown takes as HTML"]
+
+
 def test_a_section_tells_its_commit_and_date() -> None:
     assert figures.figure("race; commit", SECTIONS) == "1234567"
     assert figures.figure("race; date", SECTIONS) == "2026-11-17 10:11 UTC"
-    assert "is '1234567', found 'abc'" in figures.wrong("<!--{race; commit}-->abc<!--{}-->", SECTIONS)[0]
+    assert "is '1234567', found 'abc'" in figures.wrong("at <!--{race; commit}-->abc<!--{}-->", SECTIONS)[0]
 
 
 REPRODUCTION = """# Reproduction
@@ -80,7 +85,7 @@ def test_a_table_without_its_section_is_an_error_of_the_page() -> None:
     ],
 )
 def test_a_source_must_lead_to_one_figure(source: str, message: str) -> None:
-    assert message in figures.wrong(f"<!--{{{source}}}-->1<!--{{}}-->", SECTIONS)[0]
+    assert message in figures.wrong(f"It is <!--{{{source}}}-->1<!--{{}}-->", SECTIONS)[0]
 
 
 def test_all_pages_are_right(capsys: pytest.CaptureFixture[str]) -> None:
