@@ -154,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{page.relative_to(ROOT)}:{line}")
             failed += 1
     if "--write" not in arguments:
-        print(f"figures: {count} checked, {failed} wrong (`python -m docs.figures --write` writes those of the results)")
+        print(f"figures: {count} checked, {failed} wrong (`python -m docs.figures --write` corrects them)")
     return int(failed > 0)
 
 

@@ -113,10 +113,13 @@ def test_links_of_a_page_lead_somewhere(path: Path) -> None:
     text = re.sub(r"^```.*?^```", "", text_of(path), flags=re.DOTALL | re.MULTILINE)
     targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
     for target in targets:
-        if target.startswith(("https://", "http://", "mailto:")):
+        if target.startswith(errors.DOCS):
+            there, anchor = page_of(target)
+        elif target.startswith(("https://", "http://", "mailto:")):
             continue
-        file, _, anchor = target.partition("#")
-        there = (path.parent / file).resolve() if file else path
+        else:
+            file, _, anchor = target.partition("#")
+            there = (path.parent / file).resolve() if file else path
         assert there.exists(), f"{name_of(path)}: {target}"
         assert not anchor or anchor in anchors(there), f"{name_of(path)}: {target}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stimulus_moo import METHODS
+from stimulus_moo import METHODS, errors
 
 CHECKED = True  # what users are shown gives no warnings
 README = Path(__file__).parents[1] / "README.md"
@@ -27,3 +27,9 @@ def test_examples_run_in_order(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_method_is_in_the_table() -> None:
     table = README.read_text(encoding="utf-8")
     assert [name for name in METHODS if f"`{name}`" not in table] == []
+
+
+def test_links_work_on_the_package_index() -> None:
+    """The index shows the README without the repository's files, so links are URLs of the site."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", README.read_text(encoding="utf-8"))
+    assert [target for target in targets if not target.startswith(errors.DOCS)] == []
