@@ -57,14 +57,23 @@ def steps_and_torchjd(sections: Sections) -> str:
     return _part(sections["kept_weights"], ("case", "side", "engine", "/ TorchJD", "bar", "met"), chosen)
 
 
+def steps_and_weighted_sum(sections: Sections) -> str:
+    """Return what steps cost, relative to the bare weighted sum, one column per kind of step."""
+    found: dict[str, Row] = {}
+    for row in _rows(sections["kept_weights"]):
+        engine = row["engine"].partition(":")[0]
+        if engine in ("auto", "compiled") and not row["side"].startswith("scalarisation"):
+            found.setdefault(f"{row['case']}, {engine}", {})[row["side"]] = row["/ weighted sum"]
+    return _pivot("/ weighted sum", found)
+
+
 def memory_and_torchjd(sections: Sections) -> str:
     """Return the peak memory of a step on the two image models, one column per side."""
     found: dict[str, Row] = {}
     for row in _rows(sections["memory"]):
         if not row["case"].startswith("MLP"):
             found.setdefault(f"{row['case']}, S = {row['S']}", {})[row["side"]] = row["peak above it"]
-    sides = list(dict.fromkeys(side for row in found.values() for side in row))
-    return table(["case", *sides], [[case, *(row.get(side, "") for side in sides)] for case, row in found.items()])
+    return _pivot("case", found)
 
 
 def solver_and_torchjd(sections: Sections) -> str:
@@ -121,12 +130,10 @@ def scaling_law(sections: Sections) -> str:
 
 def fronts_covered(sections: Sections) -> str:
     """Return the part of each front that runs from many starts, or with many weights, cover."""
-    methods = ("STIMULUS", "SMGD", "Scalarisation, SGD", "Scalarisation, Adam")
     found: dict[str, Row] = {}
     for row in _rows(_of_page(sections, "Which part of a Pareto front", "30 runs")):
         found.setdefault(row["problem"], {})[row["method"]] = f"{float(row['front covered']):.0%}"
-    lines = [[problem, *(row.get(method, "") for method in methods)] for problem, row in found.items()]
-    return table(["part of the front covered", *methods], lines)
+    return _pivot("part of the front covered", found)
 
 
 def guarded(sections: Sections) -> str:
@@ -146,6 +153,12 @@ def _rows(section: Mapping[str, Any]) -> Iterator[Row]:
 
 def _part(section: Mapping[str, Any], columns: Sequence[str], chosen: Callable[[Row], bool] = lambda row: True) -> str:
     return table(columns, [[row[name] for name in columns] for row in _rows(section) if chosen(row)])
+
+
+def _pivot(corner: str, found: Mapping[str, Row]) -> str:
+    """Return a table with one row per entry and one column per key of the entries."""
+    columns = list(dict.fromkeys(name for row in found.values() for name in row))
+    return table([corner, *columns], [[head, *(row.get(name, "") for name in columns)] for head, row in found.items()])
 
 
 def _of_page(sections: Sections, *headings: str) -> Mapping[str, Any]:
