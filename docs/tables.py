@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.hands_free import AUTO, MEAN, RELATIVE, UPGRAD
@@ -44,6 +44,31 @@ def forced_rates(sections: Sections) -> str:
     chosen.append(next(k for k, name in enumerate(section["columns"]) if name.startswith("larger loss")))
     head = ["method", "learning rate", "safeguard", "trained", "larger loss, median (lowest-highest)"]
     return table(head, [[row[k] for k in chosen] for row in section["rows"]])
+
+
+def known_fronts(sections: Sections) -> str:
+    """Return the rows of the benchmark of fronts on problems whose front is known."""
+    columns = ("problem", "method", "seeds", "points", "on front", "hypervolume", "passes")
+    return _chosen(sections["fronts"], columns, known=True)
+
+
+def data_fronts(sections: Sections) -> str:
+    """Return the rows of the benchmark of fronts on data."""
+    columns = ("problem", "method", "seeds", "points", "hypervolume", "published", "passes", "CPU seconds")
+    return _chosen(sections["fronts"], columns, known=False)
+
+
+def moves(sections: Sections) -> str:
+    """Return the benchmark of ``navigate``."""
+    section = sections["moves"]
+    return table(section["columns"], section["rows"])
+
+
+def _chosen(section: Mapping[str, Any], columns: Sequence[str], *, known: bool) -> str:
+    """Return columns of those rows that have a distance to a known front, or of the others."""
+    place, chosen = section["columns"].index("distance"), [section["columns"].index(name) for name in columns]
+    rows = [row for row in section["rows"] if bool(row[place]) == known]
+    return table(list(columns), [[row[k] for k in chosen] for row in rows])
 
 
 def _sides(sections: Sections) -> dict[str, dict[str, dict[str, str]]]:
