@@ -18,7 +18,8 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.cases import Case, lenet, mlp, resnet
 from benchmarks.sides import SETTLED, verdict
@@ -30,24 +31,26 @@ TITLE = "Several processes: bytes, state and speed"
 TEXT = """\
 Processes on one machine that communicate with gloo over the loopback device, with one torch thread each. They compute
 an inner STIMULUS step (the same batch at two points) with the batch divided among them. "Bytes per step" are the bytes
-that one rank sends: every collective that is called is counted, and a ring sends 2 (R-1)/R times the size of an
-all-reduce and (R-1)/R times the size of a reduce-scatter or an all-gather. The model is that of docs/scale.md; it
-depends on S, P and R only. "On the wire" is what the loopback device has carried, divided by ranks and steps; it
-includes packet headers and all other traffic of the machine. "Rows held" is the part of U that a rank stores between
-two steps, in units of the S x P matrix. With sharded rows a rank stores a second copy, so that a failed step can be
-undone.
+that one rank sends: every collective that is called is counted, and a ring sends 2 (R-1)/R times the size of an all-
+reduce and (R-1)/R times the size of a reduce-scatter or an all-gather. The model is that of docs/scale.md; it depends
+on S, P and R only. "On the wire" is what the loopback device has carried, divided by ranks and steps; it includes
+packet headers and all other traffic of the machine. "Rows held" is the part of U that a rank stores between two steps,
+in units of the S x P matrix, or of P under kept weights. With sharded rows a rank stores a second copy, so that a
+failed step can be undone.
 
 The speed-up compares, in alternating blocks of one run, steps of two ranks with steps of one rank on the whole batch.
 Each rank has one thread and one core of its own. *Kept* are steps under kept weights, of SMGD (one point) and of
-STIMULUS between anchors (two points), *whole* are STIMULUS steps with all rows. The column "model" of these rows says
-how much faster a rank is on half the batch than on the whole one: what two ranks could reach if messages took no time.
-Targets (column bar): bytes and rows within 2% of the model, and under kept weights a speed-up of at least 1.5 on the
-convolutional networks.
+STIMULUS between anchors (two points), *whole* are STIMULUS steps with all rows; *plain DDP* is PyTorch's own data-
+parallel step with one backward pass of the mean loss. The column "model" of these rows says how much faster a rank is
+on half the batch than on the whole one: what two ranks could reach if messages took no time. Targets (column bar):
+bytes and rows within 2% of the model, and under kept weights a speed-up of at least 1.5 on the convolutional networks.
 """
 COLUMNS = ["case", "what", "ranks", "measured", "model", "on the wire", "bar", "met"]
 
-_WAYS = ("whole", "sharded")
 _KEPT = ("kept, one point", "kept, two points")
+_WAYS = ("whole", "sharded", _KEPT[1])
+_DDP = "plain DDP, weighted sum"
+_FLAGS = 16  # numbers before the row of kept weights
 _HEAD = 14  # numbers before the losses in the header of a message
 
 
@@ -67,14 +70,16 @@ def model_bytes(size: Size, ranks: int, way: str) -> float:
     head = (_HEAD + 2 * size.objectives) * 8
     if way == "whole":
         return ring * 2 * (head + size.entries * size.item)
+    if way in _KEPT:
+        return ring * 2 * (head + (_FLAGS + size.parameters) * size.item)
     weigh = 2 * 8 * size.objectives**2 + size.parameters * size.item  # the Gramian, and the direction
     rounds = 2 * 2 * 4 * 8 + 2 * 4 * 8  # two points, each started with four numbers, and the end
     return ring * (rounds + 2 * head + 2 * size.entries * size.item + weigh)
 
 
 def model_rows(ranks: int, way: str) -> float:
-    """Return the rows that a rank stores between two steps, in units of the S x P matrix."""
-    return 1.0 if ranks == 1 or way == "whole" else 1.0 / ranks
+    """Return the rows that a rank stores between two steps, in units of U: S x P numbers, P under kept weights."""
+    return 1.0 / ranks if way == "sharded" else 1.0
 
 
 def rows(quick: bool = False) -> list[list[object]]:
@@ -97,7 +102,7 @@ def all_speeds() -> list[list[object]]:
 
 def speeds(case: Case, *, blocks: int = 15, barred: bool = False) -> list[list[object]]:
     """Return the speed-ups of two ranks on one case."""
-    return [_speed(case, way, blocks, barred=barred and way in _KEPT) for way in (*_KEPT, "whole")]
+    return [_speed(case, way, blocks, barred=barred and way in _KEPT) for way in (*_KEPT, "whole", _DDP)]
 
 
 def _traffic(case: Case, ranks: int, way: str, steps: int) -> list[list[object]]:
@@ -166,7 +171,7 @@ def _count(case: Case, way: str, steps: int) -> dict[str, Any]:
     return {
         "sent": total / steps,
         "entries": sum(mask.bit_count() * p.numel() for mask, p in zip(kept.layout, kept.parameters, strict=True)),
-        "held": sum(block.matrix.numel() * block.matrix.element_size() for block in kept.blocks),
+        "held": sum(matrix.numel() * matrix.element_size() for matrix in kept.matrices()),
         "wire": None if before is None or after is None else (after - before) / steps,
     }
 
@@ -174,9 +179,10 @@ def _count(case: Case, way: str, steps: int) -> dict[str, Any]:
 def _time(case: Case, way: str, blocks: int) -> dict[str, list[float]]:
     """Return seconds per step, block by block, of two ranks, of the first rank alone, and of it with half the batch."""
     alone = dist.new_group([0])
-    sides = {"two": _step(case, None, way)[0]}
+    make = _plain_step if way == _DDP else _step
+    sides = {"two": make(case, None, way)[0]}
     for name, ranks in (("one", 1), ("half", 2)):
-        sides[name] = _step(case, alone, way, ranks)[0] if dist.get_rank() == 0 else lambda: None
+        sides[name] = make(case, alone, way, ranks)[0] if dist.get_rank() == 0 else lambda: None
     for step in sides.values():
         for _ in range(SETTLED):
             step()
@@ -199,9 +205,7 @@ def _time(case: Case, way: str, blocks: int) -> dict[str, list[float]]:
 
 def _step(case: Case, among: Any, way: str, ranks: int | None = None) -> tuple[Callable[[], None], MultiGradient]:
     """Return a step on this rank's share of the batch, of so many shares; default as many as there are ranks."""
-    shares, rank = (dist.get_world_size(), dist.get_rank()) if among is None else (1, 0)
-    share = tuple(column.tensor_split(ranks or shares)[rank] for column in case.batch)
-    model = case.copy()
+    share, model = _share(case, among, ranks), case.copy()
     estimator = MiniBatch() if way == "kept, one point" else Recursive([share], period=10**9)
     reweigh = {"kept, one point": 10**9, "kept, two points": "anchor"}.get(way, 1)
     mg = MultiGradient(
@@ -214,6 +218,26 @@ def _step(case: Case, among: Any, way: str, ranks: int | None = None) -> tuple[C
         optimizer.step()
 
     return step, mg
+
+
+def _plain_step(case: Case, among: Any, way: str, ranks: int | None = None) -> tuple[Callable[[], None], nn.Module]:
+    """Return the step that data-parallel training makes: DDP, one backward pass of the mean of the losses, SGD."""
+    share, model = _share(case, among, ranks), case.copy()
+    called = DistributedDataParallel(model) if among is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        losses = case.losses(called, share)
+        (losses.mean() if isinstance(losses, Tensor) else torch.stack(list(losses)).mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, model
+
+
+def _share(case: Case, among: Any, ranks: int | None) -> tuple[Tensor, ...]:
+    shares, rank = (dist.get_world_size(), dist.get_rank()) if among is None else (1, 0)
+    return tuple(column.tensor_split(ranks or shares)[rank] for column in case.batch)
 
 
 def _meet() -> None:

@@ -1,7 +1,7 @@
 """Figures on our pages come from results files: this program checks them (part of ``make lint``) or writes them.
 
     python -m docs.figures            # fails, with a list, if a figure is not the one in its results file
-    python -m docs.figures --write    # writes the figures of the results files into the pages
+    python -m docs.figures --write    # writes the figures of the results files into the pages, then checks them
 
 A figure stands between two comments, which a reader does not see. The first one says where it comes from:
 
@@ -111,10 +111,13 @@ def _cell(words: Sequence[str], sections: Sections) -> str:
 
 
 def written(page: str, sections: Sections) -> str:
-    """Return a page with the figures of the results."""
+    """Return a page with the figures of the results; those that the results do not have stay as they are."""
 
     def put(match: re.Match[str]) -> str:
-        return f"<!--{{{match['source']}}}-->{figure(match['source'].strip(), sections)}<!--{{}}-->"
+        try:
+            return f"<!--{{{match['source']}}}-->{figure(match['source'].strip(), sections)}<!--{{}}-->"
+        except (FigureError, LookupError):
+            return match[0]
 
     return _FIGURE.sub(put, page)
 
@@ -147,14 +150,13 @@ def main(arguments: Sequence[str]) -> int:
     for page in pages:
         text = page.read_text(encoding="utf-8")
         if "--write" in arguments:
-            page.write_text(written(text, sections), encoding="utf-8")
-            continue
+            text = written(text, sections)
+            page.write_text(text, encoding="utf-8")
         count += len(_FIGURE.findall(text))
         for line in wrong(text, sections):
             print(f"{page.relative_to(ROOT)}:{line}")
             failed += 1
-    if "--write" not in arguments:
-        print(f"figures: {count} checked, {failed} wrong (`python -m docs.figures --write` corrects them)")
+    print(f"figures: {count} checked, {failed} wrong (`python -m docs.figures --write` corrects them)")
     return int(failed > 0)
 
 

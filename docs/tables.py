@@ -47,6 +47,23 @@ def forced_rates(sections: Sections) -> str:
     return table(head, [[row[k] for k in chosen] for row in section["rows"]])
 
 
+def known_fronts(sections: Sections) -> str:
+    """Return the rows of the benchmark of fronts on problems whose front is known: those with a distance to it."""
+    columns = ("problem", "method", "seeds", "points", "on front", "hypervolume", "passes")
+    return _part(sections["fronts"], columns, lambda row: row["distance"] != "")
+
+
+def data_fronts(sections: Sections) -> str:
+    """Return the rows of the benchmark of fronts on data."""
+    columns = ("problem", "method", "seeds", "points", "hypervolume", "published", "passes", "CPU seconds")
+    return _part(sections["fronts"], columns, lambda row: row["distance"] == "")
+
+
+def moves(sections: Sections) -> str:
+    """Return the benchmark of ``navigate``."""
+    return _part(sections["moves"], sections["moves"]["columns"])
+
+
 def steps_and_torchjd(sections: Sections) -> str:
     """Return what steps cost, relative to TorchJD's, with compiled steps of the small model."""
     sides = ("STIMULUS inner step", "SMGD, all rows", "SMGD, reweigh=30, sketched Gramian")

@@ -72,6 +72,7 @@ def test_a_table_without_its_section_is_an_error_of_the_page() -> None:
         "1: call guarded, not found: docs/reproduction.md has 0 tables below MultiMNIST > lr 0.3, published",
         "2: call picture, not found: 'picture'",
     ]
+    assert figures.written(page, {}) == page
 
 
 @pytest.mark.parametrize(
