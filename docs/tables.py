@@ -93,6 +93,17 @@ def memory_and_torchjd(sections: Sections) -> str:
     return _pivot("case", found)
 
 
+def speed_ups(sections: Sections) -> str:
+    """Return how much faster two ranks are than one."""
+    between = ", speed-up of two ranks: "
+    lines = []
+    for row in _rows(sections["distributed"]):
+        way, found, ratio = row["what"].partition(between)
+        if found:
+            lines.append([row["case"], way, ratio, row["model"].removeprefix("at most "), row["measured"]])
+    return table(["case", "step", "speed-up", "possible", "time"], lines)
+
+
 def solver_and_torchjd(sections: Sections) -> str:
     """Return time and accuracy of min-norm weights."""
     columns = ("S", "MinNorm, microseconds", "TorchJD / MinNorm", "excess, ours", "excess, TorchJD")
