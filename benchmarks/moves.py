@@ -10,7 +10,7 @@ from benchmarks.cells import Found, fill
 from benchmarks.data_fronts import POINTS, case_of
 from stimulus_moo.fronts import navigate, pareto_front
 
-_FOLDER, _VERSION = Path("runs/benchmarks/moves"), "1"
+_FOLDER, _VERSION = Path("runs/benchmarks/moves"), "2"
 _BY, _PAIRS, _SEEDS, _STEPS, _MOST = 0.05, 5, 3, 1000, 300
 _ROOM = 0.06
 _LOSSES = ("cross-entropy", "DEO surrogate")
@@ -63,7 +63,7 @@ def _row(cell: dict[str, Any], found: Found) -> list[object]:
     made, first = found["moves"], found["first"]
     there = [move["improved"] for move in made[::2]]
     larger = sum(move["stationarity_after"] > move["stationarity_before"] for move in made)
-    back = [abs(end / begin - 1) if begin else 0.0 for end, begin in zip(made[-1]["after"], first, strict=True)]
+    back = [end / begin - 1 if begin else 0.0 for end, begin in zip(made[-1]["after"], first, strict=True)]
     passes = sum(move["passes"] for move in made) / found["front_passes"]
     return [
         _LOSSES[cell["improve"]],
@@ -71,6 +71,6 @@ def _row(cell: dict[str, Any], found: Found) -> list[object]:
         ", ".join(f"{loss:.4f}" for loss in first),
         f"{min(there):.1%} to {max(there):.1%}",
         f"{larger} of {len(made)}",
-        ", ".join(f"{share:.1%}" for share in back),
+        ", ".join(f"{share:+.1%}" for share in back),
         f"{passes:.2f}",
     ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -61,7 +62,8 @@ def navigate(
     to it, the same rule corrects back onto the front. The method is ``"stimulus-m"``, whose steps shrink with the
     gradient: a new Adam would lead away from the front first. The move ends as soon as the loss has changed as asked
     for and the Pareto stationarity is not larger than before, so that the others are not trained further. If this does
-    not happen within ``steps``, as from a model that is close to the least value of the loss, ``Move.missed`` says so.
+    not happen within ``steps``, as from a model that is close to the least value of the loss, the best model on the way
+    is taken, and ``Move.missed`` says what is missing.
 
     Args:
         model: the trained model. It is changed in place at the end; after an exception it is as it was.
@@ -96,29 +98,46 @@ def navigate(
     if improve >= len(found.losses):
         raise InvalidOption(f"improve must be below the number of losses, {len(found.losses)}, found {improve}")
     now = found.losses[improve]
-    bound, change = now - share * abs(now), abs(share * now)
-    moved, looks = copy.deepcopy(model), 1
+    bound = now - share * abs(now)
+    moved = copy.deepcopy(model)
+    looks: list[_Look] = []
+
+    def look() -> _Look:
+        here = measure(moved, losses, batches, counts=options.get("counts"))
+        off = abs(here.losses[improve] - bound)
+        close = off <= CLOSE * abs(share * now)
+        rank = (not close, here.stationarity if close else off)
+        looks.append(_Look(rank, here, copy.deepcopy(moved.state_dict()) if rank < _best(looks) else {}))
+        return looks[-1]
 
     def arrived(progress: Progress) -> bool:
-        nonlocal looks
-        if progress.step % LOOK:
-            return False
-        looks += 1
-        here = measure(moved, losses, batches, counts=options.get("counts"))
-        close = abs(here.losses[improve] - bound) <= CLOSE * change
-        return close and here.stationarity <= found.stationarity
+        return progress.step % LOOK == 0 and look().rank <= (False, found.stationarity)
 
     fixed: Any = {"method": WARM, "period": PERIOD, "bounds": {improve: bound}, "callbacks": [arrived]}
     fixed |= {"steps": positive_integer("steps", steps), "progress": False, **options}
     result = fit(moved, losses, dataset, **fixed)
-    model.load_state_dict(moved.state_dict())
-    after = result.losses[improve]
+    look()
+    end = min(looks, key=lambda one: one.rank)
+    model.load_state_dict(end.state)
+    after = end.measured.losses[improve]
     return Move(
         found.losses,
-        result.losses,
+        end.measured.losses,
         found.stationarity,
-        result.stationarity,
+        end.measured.stationarity,
         (now - after) / abs(now) if now else 0.0,
-        result.missed.get(improve, 0.0),
-        result.passes + looks * len(found.losses) * len(source),
+        max(after - bound, 0.0),
+        result.passes + (1 + len(looks)) * len(found.losses) * len(source),
     )
+
+
+class _Look(NamedTuple):
+    """A model on the way: close to the bound first, then of small stationarity; else how far from the bound."""
+
+    rank: tuple[bool, float]
+    measured: Any
+    state: dict[str, Any]  # empty if an earlier one is better
+
+
+def _best(looks: list[_Look]) -> tuple[bool, float]:
+    return min((one.rank for one in looks), default=(True, math.inf))
