@@ -12,7 +12,7 @@ def points_told(stderr, wanted):
 
 def test_a_front_is_traced_shown_and_continued(tmp_path):
     out = tmp_path / "front"
-    result = call("front", "tiny", "--points", 3, "--steps", 60, "--out", out, "--set", "n=16")
+    result = call("front", "tiny", "--points", 3, "--steps", 60, "--out", out, "--set", "n=128")
     found = points_told(result.stderr, 3)
     assert 2 <= found <= 3  # dominated runs are left out
     assert f"Pareto front: Front({found} points" in result.stdout
@@ -20,7 +20,7 @@ def test_a_front_is_traced_shown_and_continued(tmp_path):
     shown = call("front", "show", out)
     assert shown.stdout.splitlines()[:-1] == result.stdout.splitlines()[:-1]
     assert "already has a front; pass --resume" in call("front", "tiny", "--out", out, code=2).stderr
-    again = call("front", "tiny", "--points", 4, "--steps", 60, "--out", out, "--set", "n=16", "--resume")
+    again = call("front", "tiny", "--points", 4, "--steps", 60, "--out", out, "--set", "n=128", "--resume")
     assert f"Front({points_told(again.stderr, 4)} points" in again.stdout
 
 
