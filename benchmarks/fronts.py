@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from benchmarks.known_fronts import ADAM, NOISE, OURS, POINTS, SMGD, TOP, N, kno
 from stimulus_moo.lab.synthetic.zdt import TRACED
 
 _FOLDER, _VERSION = Path("runs/benchmarks/fronts"), "5"
-_STEPS = 1200  # of a point from scratch, on known fronts
+_SEEDS, _STEPS = 5, 1200  # steps of a point from scratch, on known fronts
 _RATES = (0.01, 0.03, 0.1)  # of the rivals on known fronts; the best of them is shown
 _DATA_RATES = (0.001, 0.003, 0.01)  # of Adam on networks
 _SETTINGS: dict[str, dict[str, Any]] = {
@@ -55,8 +54,7 @@ points and their early stopping differ from ours. The rules and the batch were c
 figures were seen. Adam minimises {DATA_POINTS} weighted sums with the same steps each on seed 0, with the rate of
 {", ".join(map(str, _DATA_RATES))} that has the largest validation hypervolume. The surrogate is the absolute value of a
 mean, not a mean over samples, so the batches of any method are biased. "times one point": passes divided by those of
-`fit(preference=)` with the same steps; target: at most 4. Environment: FRONTS_SEEDS (default 5), FRONTS_DATA (default
-all sets), FRONTS_RIVALS=0 for our rows only.
+`fit(preference=)` with the same steps; target: at most 4.
 """
 COLUMNS = [
     *("problem", "method", "seeds", "points", "on front", "distance", "hypervolume", "published"),
@@ -124,7 +122,5 @@ def rows(quick: bool = False) -> list[Any]:
     if quick:
         with tempfile.TemporaryDirectory() as folder:
             return known_rows(Path(folder), ["two-bowls"], 1, 20, [0.03])
-    sets = [name.strip() for name in os.environ.get("FRONTS_DATA", ",".join(_SETTINGS)).split(",") if name.strip()]
-    seeds, rivals = int(os.environ.get("FRONTS_SEEDS", "5")), os.environ.get("FRONTS_RIVALS", "1") != "0"
-    table = known_rows(_FOLDER, list(TRACED), seeds, _STEPS, _RATES if rivals else ())
-    return [*table, *data_rows(_FOLDER, sets, seeds, _DATA_RATES if rivals else ())]
+    table = known_rows(_FOLDER, list(TRACED), _SEEDS, _STEPS, _RATES)
+    return [*table, *data_rows(_FOLDER, list(_SETTINGS), _SEEDS, _DATA_RATES)]

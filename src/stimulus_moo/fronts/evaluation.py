@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stimulus_moo import InvalidOption
 from stimulus_moo.anchors import FullPass
 from stimulus_moo.data.batches import leading_size
 from stimulus_moo.data.sources import as_source
@@ -24,8 +23,6 @@ def mean_losses(
     The random state is left as it was. ``few``: over the first batch of the pass only.
     """
     source = as_source(dataset, options.get("collate_fn"))
-    if not source.finite:
-        raise InvalidOption("dataset must have a length, found a stream")
     counts, total, seen = options.get("counts"), None, None
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for batch in islice(FullPass(source, options.get("anchor_batch", 1024)), 1 if few else None):

@@ -100,34 +100,36 @@ def navigate(
     now = found.losses[improve]
     bound = now - share * abs(now)
     moved = copy.deepcopy(model)
-    looks: list[_Look] = []
+    looks, best = 0, _Look((True, math.inf), found, {})
 
-    def look() -> _Look:
+    def look() -> tuple[bool, float]:
+        nonlocal looks, best
         here = measure(moved, losses, batches, counts=options.get("counts"))
         off = abs(here.losses[improve] - bound)
         close = off <= CLOSE * abs(share * now)
         rank = (not close, here.stationarity if close else off)
-        looks.append(_Look(rank, here, copy.deepcopy(moved.state_dict()) if rank < _best(looks) else {}))
-        return looks[-1]
+        looks += 1
+        if rank < best.rank:
+            best = _Look(rank, here, copy.deepcopy(moved.state_dict()))
+        return rank
 
     def arrived(progress: Progress) -> bool:
-        return progress.step % LOOK == 0 and look().rank <= (False, found.stationarity)
+        return progress.step % LOOK == 0 and look() <= (False, found.stationarity)
 
     fixed: Any = {"method": WARM, "period": PERIOD, "bounds": {improve: bound}, "callbacks": [arrived]}
     fixed |= {"steps": positive_integer("steps", steps), "progress": False, **options}
     result = fit(moved, losses, dataset, **fixed)
     look()
-    end = min(looks, key=lambda one: one.rank)
-    model.load_state_dict(end.state)
-    after = end.measured.losses[improve]
+    model.load_state_dict(best.state)
+    after = best.measured.losses[improve]
     return Move(
         found.losses,
-        end.measured.losses,
+        best.measured.losses,
         found.stationarity,
-        end.measured.stationarity,
+        best.measured.stationarity,
         (now - after) / abs(now) if now else 0.0,
         max(after - bound, 0.0),
-        result.passes + (1 + len(looks)) * len(found.losses) * len(source),
+        result.passes + (1 + looks) * len(found.losses) * len(source),
     )
 
 
@@ -136,8 +138,4 @@ class _Look(NamedTuple):
 
     rank: tuple[bool, float]
     measured: Any
-    state: dict[str, Any]  # empty if an earlier one is better
-
-
-def _best(looks: list[_Look]) -> tuple[bool, float]:
-    return min((one.rank for one in looks), default=(True, math.inf))
+    state: dict[str, Any]
