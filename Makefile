@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check 
 # One thread each: the models are small, and threads that wait for each other are slower on a busy machine.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: board demo test quick lint bench faults soak reproduce docs picture clean
+.PHONY: board demo test quick lint bench keep restore faults soak reproduce docs picture clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.lab: pyproject.toml constraints.txt
@@ -61,6 +61,15 @@ bench: $(VENV)/.bench  ## the benchmarks against peers, into benchmarks/RESULTS.
 # Up to six hours on two cores; it goes on where it stopped. Some: `make board BOARD="compas riverflow"`.
 board: $(VENV)/.board  ## every method on real problems at equal budgets, into runs/board and docs/scoreboard.md
 	$(BIN)/stimulus-moo board $(BOARD) --page docs/scoreboard.md
+
+# The long comparisons take longer than one session on one machine: the runs that are finished can be kept in the
+# repository, and restored before `make board` or `make bench`, which then go on from there.
+keep:  ## the finished runs of board and benchmarks, into benchmarks/cells.tar.xz
+	cd runs && find board/cells benchmarks -name '*.json' | LC_ALL=C sort | \
+	  tar --owner=0 --group=0 --numeric-owner --mtime=2000-01-01 -cJf ../benchmarks/cells.tar.xz -T -
+
+restore:  ## the runs of benchmarks/cells.tar.xz, into runs
+	mkdir -p runs && tar -xJf benchmarks/cells.tar.xz -C runs --skip-old-files
 
 # All but the soak, half an hour, or some: `make faults FAULTS="kills disks"`.
 faults: $(VENV)/.fuzz  ## kills, full disks, junk and hostile files, into docs/reliability.md

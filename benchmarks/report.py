@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from stimulus_moo.lab.runs.directory import processor
+
 _PACKAGES = ("stimulus-moo", "torch", "numpy", "scipy", "torchjd", "quadprog", "lightgbm")
 _INTRODUCTION = """\
 # Benchmark results
@@ -41,7 +43,7 @@ def section(module: ModuleType, rows: Sequence[Sequence[object]], seconds: float
         "commit": _commit(),
         "python": platform.python_version(),
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},
-        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "machine": f"{processor()}, {os.cpu_count()} cores",
         "threads": torch.get_num_threads(),
     }
 
@@ -138,12 +140,3 @@ def _commit() -> str:
         return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-
-
-def _processor() -> str:
-    """Return the name of the processor, if the system reports it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

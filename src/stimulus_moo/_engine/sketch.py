@@ -54,8 +54,11 @@ class Sketch(Rows):
         self._starts = dict(zip(chosen, placement.starts(whole), strict=True))
         width = min(WIDTH, sum(map(Tensor.numel, whole)))
         self._signs: dict[tuple[torch.dtype, torch.device], Tensor] = {}
-        self._cuts: dict[int, tuple[list[tuple[int, int]], list[Tensor]]] = {}  # of each parameter, once it was cut
+        #: of each parameter, once it was cut: the sums that each piece is added to, its size, and its signs
+        self._cuts: dict[int, tuple[list[Tensor], list[int], list[Tensor]]] = {}
         self.blocks = [_SketchBlock(objectives, parameters[chosen[0]], chosen[0], width)]
+        #: what was added to one objective last; the same memory for all of them, so that it is cut once
+        self._row, self._objective = self.blocks[0].matrix.new_zeros(width), 0
 
     def expect(self, masks: Callable[[], list[int]]) -> None:
         """There is room for everything."""
@@ -76,20 +79,22 @@ class Sketch(Rows):
         for i, gradient in enumerate(gradients):
             if gradient is not None:
                 self.add_one(objective, i, gradient, weight)
+        self.settle()
 
     def add_one(self, objective: int, i: int, gradient: Tensor, weight: float) -> None:
-        """Add ``weight`` times the sketch of one objective's gradient for one parameter."""
-        if not self.reach[i] >> objective & 1:
-            self.cover([int(k == i) << objective for k in range(len(self.parameters))])
-        row = self.blocks[0].matrix[objective]
-        root = self._roots[i]
+        """Add ``weight`` times the sketch of one objective's gradient for one parameter; ``settle`` completes it."""
+        self.reach[i] |= 1 << objective
+        self.layout[i] |= 1 << objective
+        if objective != self._objective:
+            self.settle()
+            self._objective = objective
+        row, root = self._row, self._roots[i]
         flat = (gradient if root is None else gradient * root).reshape(-1).to(row)
         if i in self._starts:
-            places, signs = self._pieces(i, flat)
-            sums = [row[first:last] for first, last in places]
-            entries = flat.split([last - first for first, last in places])
-            if not places:
+            sums, sizes, signs = self._pieces(i, flat)
+            if not sizes:
                 return  # this process has no part of it
+            entries = flat.split(sizes)
             if flat.is_cpu:  # one after the other, since several pieces are added to the same sums
                 torch._foreach_addcmul_(sums, entries, signs, value=weight)
             else:
@@ -100,35 +105,38 @@ class Sketch(Rows):
 
     def add_stacked(self, gradients: Sequence[Tensor | None], weight: float, present: int = -1) -> None:
         """Add ``weight`` times the sketches of all objectives' gradients, [S, *shape] per parameter or None."""
-        for i, stacked in enumerate(gradients):
-            for objective, gradient in enumerate(() if stacked is None else stacked):
-                if present >> objective & 1:
-                    self.add_one(objective, i, gradient, weight)
+        for objective in range(self.objectives):
+            if present >> objective & 1:
+                self.add(objective, [None if stacked is None else stacked[objective] for stacked in gradients], weight)
 
     def clear(self, *, lazily: bool = False) -> None:
         """Set the sketch to zero."""
         self.reach = [0] * len(self.parameters)
         self.blocks[0].matrix.zero_()
+        self._row.zero_()
 
     def settle(self) -> None:
-        """Nothing was left out."""
+        """Complete the row to which something was added last."""
+        self.blocks[0].matrix[self._objective] += self._row
+        self._row.zero_()
 
     def gramian(self, step: int = 0, roots: Sequence[Tensor | None] | None = None) -> Tensor:
         """Return the Gramian; the metric is in the sketch already."""
         return super().gramian(step)
 
-    def _pieces(self, i: int, flat: Tensor) -> tuple[list[tuple[int, int]], list[Tensor]]:
-        """Return the pieces of a parameter: the range of sums that each is added to, and its signs."""
+    def _pieces(self, i: int, flat: Tensor) -> tuple[list[Tensor], list[int], list[Tensor]]:
+        """Return the pieces of a parameter: the sums that each is added to, its size, and its signs."""
         if i not in self._cuts:
-            signs, position, width = self._signs_like(flat), self._starts[i], self.blocks[0].matrix.shape[1]
-            places, cut, first = [], [], 0
+            signs, position, width = self._signs_like(flat), self._starts[i], len(self._row)
+            sums, sizes, cut, first = [], [], [], 0
             while first < len(flat):
                 bucket, sign = (position + first) % width, (position + first) % SIGNS
                 size = min(len(flat) - first, width - bucket, SIGNS - sign)
-                places.append((bucket, bucket + size))
+                sums.append(self._row[bucket : bucket + size])
+                sizes.append(size)
                 cut.append(signs[sign : sign + size])
                 first += size
-            self._cuts[i] = places, cut
+            self._cuts[i] = sums, sizes, cut
         return self._cuts[i]
 
     def _signs_like(self, flat: Tensor) -> Tensor:

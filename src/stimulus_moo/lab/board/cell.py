@@ -18,6 +18,7 @@ from stimulus_moo.lab.board.problem import TUNING_SEED, BoardProblem, Made
 from stimulus_moo.lab.board.problems import find_problem
 from stimulus_moo.lab.board.rivals import RIVALS, SINGLE, Rival, Start, single_task
 from stimulus_moo.lab.board.scores import mean_losses
+from stimulus_moo.lab.runs.directory import processor
 
 _FIRST = 4096  # samples on which the losses at the start are measured
 _PERIODS = 20  # of dynamic weight averaging
@@ -42,7 +43,7 @@ def run_cell(
     Returns:
         ``validation`` for a tuning seed, else ``test``: one number per metric, or None if the run failed, and why it
         has ``failed``; ``losses``: test losses, if the problem has a reference point; ``passes`` spent; CPU ``seconds``
-        of the training, on one thread.
+        of the training, on one thread; the ``machine``, since seconds of different ones do not compare.
     """
     row = find_problem(problem)
     chosen = RIVALS[rival] if rival != SINGLE else single_task(task or 0)
@@ -74,6 +75,7 @@ def run_cell(
         "losses": mean_losses(made.model, made.losses, made.parts["test"]) if whole and tested else None,
         "passes": spent,
         "seconds": seconds,
+        "machine": processor(),
     }
 
 

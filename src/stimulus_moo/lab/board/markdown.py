@@ -93,7 +93,7 @@ def _about(problem: Mapping[str, Any]) -> str:
     )
     return (
         f"{problem['setting'][0].upper()}{problem['setting'][1:]}. Batches of {problem['batch']}, seeds: "
-        f"{problem['seeds']}, budget {limits}. "
+        f"{problem['seeds']}, budget {limits} on {' and '.join(problem['machines'])}. "
         f"Single-task models ({problem['baseline_seconds']:.1f} CPU seconds for all): {values}.\n"
     )
 

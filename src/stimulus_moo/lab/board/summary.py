@@ -30,6 +30,7 @@ def problem_summary(table: Table) -> Row:
         "higher": [metric.higher for metric in row.metrics],
         "seeds": len(table.baseline),
         "batch": row.batch,
+        "machines": _machines(table),
         "limits": {PASSES: _budget(table), SECONDS: table.seconds},
         "baseline": [_mean(column) for column in zip(*table.baseline, strict=True)],
         "baseline_seconds": table.baseline_seconds,
@@ -40,6 +41,10 @@ def problem_summary(table: Table) -> Row:
 
 def _budget(table: Table) -> int:
     return int(statistics.median(found["passes"] for found in table.rivals[MEAN].passes))
+
+
+def _machines(table: Table) -> list[str]:
+    return sorted({found["machine"] for runs in table.rivals.values() for found in (*runs.passes, *runs.seconds)})
 
 
 def _rows(table: Table, kind: str) -> list[Row]:

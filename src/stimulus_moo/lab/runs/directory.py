@@ -63,6 +63,15 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "stimulus_moo": stimulus_moo.__version__, **packages}
 
 
+def processor() -> str:
+    """Return the name of the processor, if the system reports it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
 def now() -> str:
     """Return the current time in UTC, as ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
