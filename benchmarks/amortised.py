@@ -7,6 +7,7 @@ import statistics
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ found on {len(_TUNING_SEEDS)} further seeds. The period of STIMULUS is the batch
 lower.
 """
 COLUMNS = ["problem", "S", "passes", "method", "weights", "step size", "steps", "solves", "loss", "stationarity"]
-COLUMNS += ["seconds", "bar", "met"]
+COLUMNS += ["CPU seconds", "bar", "met"]
 
 _GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _WEIGHTINGS = {"every": MinNorm, "smgd": lambda: Averaged(MinNorm()), "stimulus": lambda: Smoothed(MinNorm(), 0.5)}
@@ -69,6 +70,7 @@ def train(problem: str, method: str, due: bool, lr: float, seed: int, shrink: in
         solves += 1
         return weighting(gramian)
 
+    start = process_time()
     with suppress(NonFiniteError):
         result = fit(
             made.model,
@@ -92,7 +94,7 @@ def train(problem: str, method: str, due: bool, lr: float, seed: int, shrink: in
                 "objectives": len(result.losses),
                 "steps": result.steps,
                 "solves": solves,
-                "seconds": result.seconds,
+                "seconds": process_time() - start,
             }
     return {"loss": 1e9, "stationarity": 1e9, "objectives": 0, "steps": 0, "solves": 0, "seconds": 0.0}
 

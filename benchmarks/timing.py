@@ -43,8 +43,10 @@ class Timings(Mapping[str, float]):
         return milliseconds(self[side])
 
     def ratio(self, side: str, other: str) -> Ratio:
-        """Return the time of a side divided by that of ``other``."""
-        ratios = [a / b for a, b in zip(self.blocks[side], self.blocks[other], strict=True)]
+        """Return the time of a side divided by that of ``other``; one with fewer blocks is paired with the nearest."""
+        own, others = self.blocks[side], self.blocks[other]
+        most = max(len(own), len(others))
+        ratios = [own[k * len(own) // most] / others[k * len(others) // most] for k in range(most)]
         low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
         return Ratio(statistics.median(ratios), low, high)
 
@@ -82,12 +84,21 @@ def alternate(
     return in_blocks(sides, counts, blocks)
 
 
-def in_blocks(sides: Mapping[str, Callable[[], object]], calls: Mapping[str, int], blocks: int) -> Timings:
-    """Time the sides in alternation, with as many calls in a block as are given for each; nothing is warmed up."""
+def in_blocks(
+    sides: Mapping[str, Callable[[], object]],
+    calls: Mapping[str, int],
+    blocks: int,
+    every: Mapping[str, int] | None = None,
+) -> Timings:
+    """Time the sides in alternation, with as many calls in a block as are given for each; nothing is warmed up.
+
+    ``every``: sides that are timed in one of so many blocks only, since theirs are long.
+    """
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(blocks):
+    for k in range(blocks):
         for name, function in sides.items():
-            times[name].append(seconds_of(function, calls[name]))
+            if k % (every or {}).get(name, 1) == 0:
+                times[name].append(seconds_of(function, calls[name]))
     return Timings(times)
 
 

@@ -29,7 +29,7 @@ from benchmarks import (
     step_cost,
 )
 from benchmarks.problems import CASES
-from benchmarks.timing import Timings, alternate, milliseconds
+from benchmarks.timing import Timings, alternate, in_blocks, milliseconds
 from stimulus_moo.lab.data.errors import DataError
 from stimulus_moo.lab.data.folders import find
 
@@ -131,6 +131,13 @@ def test_ratio_is_taken_block_by_block() -> None:
     assert (ratio.median, ratio.low, ratio.high) == (2.0, 1.5, 2.5)
     assert str(ratio) == "2.00 (1.50-2.50)"
     assert timings["a"] == 3.0
+
+
+def test_long_sides_are_timed_in_fewer_blocks_and_compared_with_the_nearest() -> None:
+    timings = in_blocks({"short": lambda: None, "long": lambda: None}, {"short": 1, "long": 1}, 4, {"long": 2})
+    assert [len(timings.blocks[name]) for name in ("short", "long")] == [4, 2]
+    ratio = Timings({"short": [1.0, 2.0, 3.0, 4.0], "long": [10.0, 40.0]}).ratio("long", "short")
+    assert (ratio.low, ratio.high) == (8.75, 10.833333333333332)  # of 10, 5, 13.3 and 10
 
 
 def test_blocks_of_a_stretch_are_whole_multiples() -> None:
