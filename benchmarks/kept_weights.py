@@ -35,7 +35,8 @@ sides make {SETTLED} steps before the measurement, or 3 if a step takes more tha
 steps of a run are observed, and only one in {_OBSERVED} after them. The sides are timed in alternating blocks; a block
 of a two-point side is a multiple of {_OBSERVED} steps, one of which is observed, except on models of more than a
 million parameters, whose blocks are shorter. Sides whose blocks take more than {_LONG:g} s are timed in one of
-{_SELDOM} blocks. Ratios are computed block by block and shown as median (lower quartile-upper quartile); smaller is better.
+{_SELDOM} blocks. Ratios are computed block by block and shown as median (lower quartile-upper quartile); smaller is
+better.
 """
 COLUMNS = ["case", "side", "engine", "passes", "ms per step", "/ weighted sum", "/ TorchJD", "bar", "met"]
 
