@@ -49,12 +49,12 @@ ATTRIBUTES = Case("40 attributes of synthetic images, narrow ResNet-18", attribu
 
 #: problem: its case and the budget in passes
 PROBLEMS: dict[str, tuple[Case, int]] = {
-    "riverflow": (CASES["riverflow"], 600_000),
+    "riverflow": (CASES["riverflow"], 400_000),
     "digits": (CASES["digits"], 60_000),
-    "logistic": (CASES["logistic"], 600_000),
-    "ill-conditioned": (CASES["ill-conditioned"], 600_000),
+    "logistic": (CASES["logistic"], 300_000),
+    "ill-conditioned": (CASES["ill-conditioned"], 300_000),
     "multimnist": (CASES["multimnist"], 30_000),
-    "attributes": (ATTRIBUTES, 48_000),
+    "attributes": (ATTRIBUTES, 24_000),
 }
 
 
@@ -113,7 +113,8 @@ class Comparison:
             for rate in rates
             for seed in seeds
         ]
-        return fill(self.folder, train, cells, f"1, torch {torch.__version__}", workers=1 if self.quick else None)
+        version = f"2, {PROBLEMS[self.problem][1]} passes, torch {torch.__version__}"
+        return fill(self.folder, train, cells, version, workers=1 if self.quick else None)
 
     def best_rate(self, method: str, due: bool) -> float:
         """Return the step size of the grid with the lowest loss, walking from the middle."""
