@@ -11,6 +11,8 @@ from benchmarks.report import table
 _METHODS = (AUTO, MEAN, RELATIVE, UPGRAD)
 _HEAD = ["problem, passes", "auto, nothing tuned", "Adam on the mean", "Adam, relative losses", "UPGrad"]
 
+_HELD = ("parameters", "optimizer", "previous", "rows")  # by a rank of a split model
+
 Row = dict[str, str]
 Sections = Mapping[str, Mapping[str, Any]]
 
@@ -102,6 +104,38 @@ def speed_ups(sections: Sections) -> str:
         if found:
             lines.append([row["case"], way, ratio, row["model"].removeprefix("at most "), row["measured"]])
     return table(["case", "step", "speed-up", "possible", "time"], lines)
+
+
+def split_bytes(sections: Sections) -> str:
+    """Return the bytes of a step on split models, and what a rank holds, one row per kind of step and number of ranks.
+
+    What is held is in units of P numbers.
+    """
+    head = ["step", "R", "bytes, counted", "bytes, model", "parameters", "Adam", "x_{t-1}", "rows"]
+    found: dict[tuple[str, str], Row] = {}
+    for row in _rows(sections["split_models"]):
+        if row["case"].startswith("MLP"):
+            way, _, what = row["what"].rpartition(", ")
+            values = found.setdefault((way, row["ranks"]), {})
+            values |= {what: row["measured"], f"{what}, model": row["model"]}
+    kinds = ("bytes per step", "bytes per step, model", *(f"{what} held" for what in _HELD))
+    return table(head, [[way, ranks, *(values[kind] for kind in kinds)] for (way, ranks), values in found.items()])
+
+
+def split_memory(sections: Sections) -> str:
+    """Return the memory of a process on split models, beside that of plain FSDP2 training, in units of P numbers."""
+    head = ["step", "R", "plain, held", "plain, peak", "held", "peak", "peak above plain", "the same, times R"]
+    found: dict[str, str] = {}
+    for row in _rows(sections["split_models"]):
+        if not row["case"].startswith("MLP"):
+            found[f"{row['what']}, {row['ranks']}"] = row["measured"]
+    lines = []
+    for way in ("all rows", "kept"):
+        for ranks in (1, 2, 4):
+            names = ("plain, held", "plain, peak", f"{way}, held", f"{way}, peak", f"{way}, peak above plain")
+            values = [found[f"{name}, {ranks}"] for name in names]
+            lines.append([way, ranks, *values, f"{float(values[-1]) * ranks:.2f}"])
+    return table(head, lines)
 
 
 def solver_and_torchjd(sections: Sections) -> str:
