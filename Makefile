@@ -61,6 +61,7 @@ bench: $(VENV)/.bench  ## the benchmarks against peers, into benchmarks/RESULTS.
 # Up to six hours on two cores; it goes on where it stopped. Some: `make board BOARD="compas riverflow"`.
 board: $(VENV)/.board  ## every method on real problems at equal budgets, into runs/board and docs/scoreboard.md
 	$(BIN)/stimulus-moo board $(BOARD) --page docs/scoreboard.md
+	$(BIN)/python -m docs.board_picture runs/board
 
 # The long comparisons take longer than one session on one machine: the runs that are finished can be kept in the
 # repository, and restored before `make board` or `make bench`, which then go on from there.
