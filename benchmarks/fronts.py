@@ -14,7 +14,7 @@ from benchmarks.data_fronts import POINTS as DATA_POINTS
 from benchmarks.known_fronts import ADAM, NOISE, OURS, POINTS, SMGD, TOP, N, known, quality, volume
 from stimulus_moo.lab.synthetic.zdt import TRACED
 
-_FOLDER, _VERSION = Path("runs/benchmarks/fronts"), "5"
+_FOLDER, _VERSION, _RIVALS = Path("runs/benchmarks/fronts"), "5", "5"  # versions of our cells and of the rivals'
 _SEEDS, _STEPS = 5, 1200  # steps of a point from scratch, on known fronts
 _RATES = (0.01, 0.03, 0.1)  # of the rivals on known fronts; the best of them is shown
 _DATA_RATES = (0.001, 0.003, 0.01)  # of Adam on networks
@@ -71,7 +71,7 @@ def known_rows(folder: Path, problems: Sequence[str], seeds: int, steps: int, ra
         table.append(_known_row(problem, OURS, fill(folder, known, ours, _VERSION, workers=1)))
         for method in (ADAM, SMGD) if rates else ():
             cells = [{**fixed, "method": method, "lr": lr, "seed": 0} for lr in rates]
-            best = max(fill(folder, known, cells, _VERSION, workers=1), key=lambda one: volume(one["losses"]))
+            best = max(fill(folder, known, cells, _RIVALS, workers=1), key=lambda one: volume(one["losses"]))
             table.append(_known_row(problem, method, [best]))
     return table
 
@@ -99,7 +99,7 @@ def data_rows(folder: Path, sets: Sequence[str], seeds: int, rates: Sequence[flo
         ours = fill(folder, data_front, [{**fixed, "seed": seed} for seed in range(seeds)], _VERSION, workers=1)
         table.append([data, OURS, *_data_cells(ours, _PUBLISHED[data])])
         if rates:
-            sweeps = fill(folder, data_sweep, [{**fixed, "seed": 0, "lr": lr} for lr in rates], _VERSION, workers=1)
+            sweeps = fill(folder, data_sweep, [{**fixed, "seed": 0, "lr": lr} for lr in rates], _RIVALS, workers=1)
             best = max(sweeps, key=lambda one: one["validation"])
             table.append([data, f"Adam, {DATA_POINTS} weights", *_data_cells([best], "")])
     return table
