@@ -46,6 +46,13 @@ def test_a_concave_front_is_covered_at_the_price_of_four_points() -> None:
     assert all(torch.equal(a, b) for a, b in zip(start, case.model.parameters(), strict=True))
 
 
+def test_the_ends_come_first_then_the_centre_from_scratch() -> None:
+    front = trace(problem(), points=5, steps=60)
+    runs = sorted((*front.points, *front.left_out), key=lambda run: run.number)
+    assert [run.target.get("end") for run in runs[:3]] == [0, 1, None]
+    assert [run.target.get("fresh", False) for run in runs] == [False, False, True, *[False] * (len(runs) - 3)]
+
+
 def test_an_interrupted_front_continues_to_the_same_end(tmp_path: Path) -> None:
     case, calls = problem(), 0
     whole = trace(problem(), points=5, steps=60)
@@ -115,12 +122,15 @@ def test_an_end_is_trained_again_where_its_loss_is_smaller() -> None:
 
     job = Job(Point([0.0]), losses, torch.zeros(4, 1, dtype=torch.float64), 10, {})
     ends = [_run(s, x, f, {"end": s, "from": None}) for s, (x, f) in enumerate([(0.0, [0.0, 1.0]), (0.5, [0.25, 0.5])])]
+    assert "end" not in Trace(job, [0.3, 1.0], ends, 5, lambda kept, left_out: None).targets(1)[0][1]  # a ray first
+    ray = {"preference": [1.0, 1.0], "reference": [0.0, 0.0]}
+    ends.append(_run(2, 0.7, [0.49, 0.98], ray))
     on_line = Trace(job, [0.3, 1.0], ends, 5, lambda kept, left_out: None)
     ((number, target, (start,)),) = on_line.targets(1)
-    assert (number, target["end"], target["from"]) == (2, 1, 1)
+    assert (number, target["end"], target["from"]) == (3, 1, 1)
     assert start["x"].item() == pytest.approx(0.9)  # beyond the end, as seen from the other one
     assert "end" not in on_line.targets(1)[0][1]  # the line is looked at once
-    better = [*ends, _run(2, 0.8, [0.64, 0.2], {"preference": [1.0, 1.0], "reference": [0.0, 0.0]})]
+    better = [*ends[:2], _run(2, 0.8, [0.64, 0.2], ray)]
     found = Trace(job, [0.3, 1.0], better, 5, lambda kept, left_out: None)
     assert found.targets(1)[0][1]["from"] == 2
 
