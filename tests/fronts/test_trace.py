@@ -135,6 +135,31 @@ def test_an_end_is_trained_again_where_its_loss_is_smaller() -> None:
     assert found.targets(1)[0][1]["from"] == 2
 
 
+def test_a_centre_that_no_model_between_the_ends_leads_to_is_found_from_scratch() -> None:
+    own, both = torch.tensor([[-1.0, -1.0], [1.0, -1.0]]).double(), torch.tensor([0.0, 1.0]).double()
+
+    def losses(model: Any, batch: Any) -> Any:
+        wells = torch.exp(-2 * (model() - own).square().sum(1)) + 0.6 * torch.exp(-2 * (model() - both).square().sum())
+        return 1.0 - wells + 0 * batch.mean()
+
+    data = torch.zeros(4, 1, dtype=torch.float64)
+    job = Job(Point([0.0, 0.2]), losses, data, 200, {"batch_size": 4})
+    states = [{"x": x} for x in own]
+    ends = [
+        FrontPoint(s, job.value(state), [0.5, 0.5], 0.0, 10, {"end": s, "from": None}, state)
+        for s, state in enumerate(states)
+    ]
+    found = Trace(job, job.value(job.model.state_dict()), ends, 5, lambda kept, left_out: None)
+    ((number, target, starts),) = found.targets(1)
+    assert (number, target["fresh"]) == (2, True)
+    assert torch.equal(starts[0]["x"], torch.tensor([0.0, 0.2], dtype=torch.float64))
+    between = job.train(number, {**target, "fresh": False}, starts[1:])
+    assert min(between.losses) > 0.8  # a saddle point
+    centre = job.train(number, target, starts)
+    assert max(centre.losses) < 0.41
+    assert centre.passes > between.passes
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
