@@ -27,7 +27,7 @@ OTHERS = 0.01  # weight of the other losses in the first part of an end, against
 SLACK, FAR = 0.003, 0.02  # of what a loss has fallen to its least value: what an end gives back for the others, at most
 CENTRE = 0.6  # share of the steps for the first ray, from scratch
 SHARE = 10  # a point that starts from its neighbours takes this fraction of the steps of one from scratch
-ANCHORS = 2  # passes over all data in a run from a trained model, at least: rays and bounds need exact losses
+RAY, BOUND = 2, 3  # passes over all data in a run from a trained model, at least: rays and bounds need exact losses
 MET = 0.999  # a ray has met the front if its smallest preferred loss is at least so close to the largest one
 FOUND = 0.99  # a run has found something if it comes this close to the origin of its ray, relative to known points
 
@@ -121,17 +121,17 @@ class Job:
         alone = self._fit(model, first, method, weighting=rule)
         state, least = copy.deepcopy(model.state_dict()), alone.losses[s]
         fall = max(worst[s] - least, 0.0)
-        both = self._fit(model, math.ceil(BOTH * steps), WARM, bounds={s: least + SLACK * fall})
+        both = self._fit(model, math.ceil(BOTH * steps), WARM, BOUND, bounds={s: least + SLACK * fall})
         passes = alone.passes + both.passes
         if both.losses[s] <= least + FAR * fall:
             return (both, passes) if len(worst) == 2 else self._decrease_all(model, passes)
         model.load_state_dict(state)
         return alone, passes
 
-    def _fit(self, model: torch.nn.Module, steps: int, method: str, **target: Any) -> Result:
+    def _fit(self, model: torch.nn.Module, steps: int, method: str, anchors: int = RAY, **target: Any) -> Result:
         fixed: Any = {"method": method, "steps": steps, "progress": False, **target}
         if method == WARM and "period" not in self.options:
-            fixed["period"] = min(math.ceil(steps / ANCHORS), math.ceil(math.sqrt(self.samples)))
+            fixed["period"] = min(math.ceil(steps / anchors), math.ceil(math.sqrt(self.samples)))
         return fit(model, self.losses, self.dataset, **fixed, **self.options)
 
 
