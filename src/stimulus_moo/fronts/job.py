@@ -69,7 +69,7 @@ class Job:
 
         A ray that begins from scratch is trained from all of them, and the best result is taken.
         """
-        model, passes = self._loaded(starts[0]), 0
+        model = self._loaded(starts[0])
         if "end" in target:
             result, passes = self._train_end(model, target["end"], target["worst"], fresh=target["from"] is None)
         else:
@@ -84,7 +84,7 @@ class Job:
                     model, result = other, found
         weights = np.array(result.history.last()["weights"])
         state = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        shares = (weights / weights.sum()).tolist()
+        shares = (weights / (weights.sum() or 1.0)).tolist()  # balanced weights of a stationary point are zero
         return FrontPoint(number, result.losses, shares, result.stationarity, passes, target, state)
 
     def _loaded(self, state: State) -> torch.nn.Module:
