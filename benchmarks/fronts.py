@@ -14,7 +14,7 @@ from benchmarks.data_fronts import POINTS as DATA_POINTS
 from benchmarks.known_fronts import ADAM, NOISE, OURS, POINTS, SMGD, TOP, N, known, quality, volume
 from stimulus_moo.lab.synthetic.zdt import TRACED
 
-_FOLDER, _VERSION, _RIVALS = Path("runs/benchmarks/fronts"), "5", "5"  # versions of our cells and of the rivals'
+_FOLDER, _VERSION, _RIVALS = Path("runs/benchmarks/fronts"), "6", "5"  # versions of our cells and of the rivals'
 _SEEDS, _STEPS = 5, 1200  # steps of a point from scratch, on known fronts
 _RATES = (0.01, 0.03, 0.1)  # of the rivals on known fronts; the best of them is shown
 _DATA_RATES = (0.001, 0.003, 0.01)  # of Adam on networks

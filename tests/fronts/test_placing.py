@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stimulus_moo import hypervolume
 from stimulus_moo.fronts.placing import best, distinct, next_places
 
 START = [2.0, 2.0]
@@ -53,19 +54,47 @@ def test_dominated_and_equal_points_are_left_out() -> None:
     assert distinct(losses, 21) == [0, 2, 4]
 
 
+def test_a_negligible_advantage_does_not_keep_a_point() -> None:
+    losses = np.array([[0.0, 1.0], [1.0, 1e-6], [1.2, 0.0]])
+    assert distinct(losses, 21) == [0, 1]
+
+
+def test_a_single_point_has_a_ray_through_the_units_of_its_fall() -> None:
+    losses = np.array([[0.5, 1.0]])
+    (place,) = next_places(losses, [], 1, [2.5, 2.0])
+    r, z = np.array(place.preference), np.array(place.reference)
+    assert np.isclose(*(r * (losses[0] - z)))
+    assert r[1] / r[0] == pytest.approx(2.0)  # the losses have fallen by 2 and by 1
+    assert next_places(losses, [(place.preference, place.reference)], 1, [2.5, 2.0]) == []
+
+
+def test_points_are_exchanged_while_this_gains() -> None:
+    random = np.random.default_rng(0)
+    losses = random.dirichlet(np.ones(3), 30) ** 0.5
+    chosen = best(losses, 8)
+    scaled = (losses - losses.min(0)) / np.ptp(losses, axis=0)
+    whole = hypervolume(scaled[chosen], [1.1] * 3)
+    ends = set(losses.argmin(0).tolist())
+    assert ends <= set(chosen)
+    for out in set(chosen) - ends:
+        rest = [k for k in chosen if k != out]
+        assert all(hypervolume(scaled[[*rest, k]], [1.1] * 3) <= whole + 1e-12 for k in range(30))
+
+
 def test_the_points_with_most_hypervolume_are_kept() -> None:
     losses = np.array([[0.0, 1.0], [0.1, 0.1], [0.11, 0.09], [1.0, 0.0]])
     assert best(losses, 3) in ([0, 1, 3], [0, 2, 3])
     assert best(losses, 4) == [0, 1, 2, 3]
 
 
-def test_three_losses_begin_with_the_corners_and_fill_the_middle() -> None:
+def test_three_losses_begin_with_the_centre_and_the_corners() -> None:
     losses = np.eye(3)
-    corners = next_places(losses, [], 3, [1.0] * 3)
+    centre, *corners = next_places(losses, [], 4, [1.0] * 3)
+    assert centre.preference == [1.0] * 3
     for s, place in enumerate(corners):
         assert int(np.argmin(place.preference)) == s
         assert place.reference == pytest.approx([-0.1] * 3)
-    tried = [(place.preference, place.reference) for place in corners]
+    tried = [(place.preference, place.reference) for place in (centre, *corners)]
     (middle,) = next_places(losses, tried, 1, [1.0] * 3)
     direction = 1.0 / np.array(middle.preference)
     assert (direction / direction.sum()).max() < 0.6
@@ -74,14 +103,14 @@ def test_three_losses_begin_with_the_corners_and_fill_the_middle() -> None:
 
 def test_corners_are_found_if_all_ends_have_the_same_small_loss() -> None:
     losses = np.array([[0.0, 1e-7, 1.0], [1.0, 0.0, 0.0]])  # of three ends, none has a large second loss
-    first, second, _ = next_places(losses, [], 3, [1.2, 0.9, 1.5])
+    _, first, second = next_places(losses, [], 3, [1.2, 0.9, 1.5])
     assert int(np.argmin(second.preference)) == 1
     assert max(first.preference) < 20 * min(first.preference)
 
 
 def test_directions_that_are_almost_equal_do_not_break_the_interpolation() -> None:
     points = np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.6, 0.59, 0.54]])
-    first = next_places(points, [], 3, [1.0] * 3)
+    first = next_places(points, [], 4, [1.0] * 3)
     tried = [(place.preference, place.reference) for place in first]
     for k in range(3):  # results next to each other, at slightly different distances
         points = np.vstack([points, points[3] * (1.0 + 1e-4 * k) + np.array([1e-4 * k, 0.0, -1e-4 * k])])

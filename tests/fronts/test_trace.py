@@ -46,6 +46,13 @@ def test_a_concave_front_is_covered_at_the_price_of_four_points() -> None:
     assert all(torch.equal(a, b) for a, b in zip(start, case.model.parameters(), strict=True))
 
 
+def test_the_ends_come_first_then_the_centre_from_scratch() -> None:
+    front = trace(problem(), points=5, steps=60)
+    runs = sorted((*front.points, *front.left_out), key=lambda run: run.number)
+    assert [run.target.get("end") for run in runs[:3]] == [0, 1, None]
+    assert [run.target.get("fresh", False) for run in runs] == [False, False, True, *[False] * (len(runs) - 3)]
+
+
 def test_an_interrupted_front_continues_to_the_same_end(tmp_path: Path) -> None:
     case, calls = problem(), 0
     whole = trace(problem(), points=5, steps=60)
@@ -115,14 +122,42 @@ def test_an_end_is_trained_again_where_its_loss_is_smaller() -> None:
 
     job = Job(Point([0.0]), losses, torch.zeros(4, 1, dtype=torch.float64), 10, {})
     ends = [_run(s, x, f, {"end": s, "from": None}) for s, (x, f) in enumerate([(0.0, [0.0, 1.0]), (0.5, [0.25, 0.5])])]
+    assert "end" not in Trace(job, [0.3, 1.0], ends, 5, lambda kept, left_out: None).targets(1)[0][1]  # a ray first
+    ray = {"preference": [1.0, 1.0], "reference": [0.0, 0.0]}
+    ends.append(_run(2, 0.7, [0.49, 0.98], ray))
     on_line = Trace(job, [0.3, 1.0], ends, 5, lambda kept, left_out: None)
     ((number, target, (start,)),) = on_line.targets(1)
-    assert (number, target["end"], target["from"]) == (2, 1, 1)
+    assert (number, target["end"], target["from"]) == (3, 1, 1)
     assert start["x"].item() == pytest.approx(0.9)  # beyond the end, as seen from the other one
     assert "end" not in on_line.targets(1)[0][1]  # the line is looked at once
-    better = [*ends, _run(2, 0.8, [0.64, 0.2], {"preference": [1.0, 1.0], "reference": [0.0, 0.0]})]
+    better = [*ends[:2], _run(2, 0.8, [0.64, 0.2], ray)]
     found = Trace(job, [0.3, 1.0], better, 5, lambda kept, left_out: None)
     assert found.targets(1)[0][1]["from"] == 2
+
+
+def test_a_centre_that_no_model_between_the_ends_leads_to_is_found_from_scratch() -> None:
+    own, both = torch.tensor([[-1.0, -1.0], [1.0, -1.0]]).double(), torch.tensor([0.0, 1.0]).double()
+
+    def losses(model: Any, batch: Any) -> Any:
+        wells = torch.exp(-2 * (model() - own).square().sum(1)) + 0.6 * torch.exp(-2 * (model() - both).square().sum())
+        return 1.0 - wells + 0 * batch.mean()
+
+    data = torch.zeros(4, 1, dtype=torch.float64)
+    job = Job(Point([0.0, 0.2]), losses, data, 200, {"batch_size": 4})
+    states = [{"x": x} for x in own]
+    ends = [
+        FrontPoint(s, job.value(state), [0.5, 0.5], 0.0, 10, {"end": s, "from": None}, state)
+        for s, state in enumerate(states)
+    ]
+    found = Trace(job, job.value(job.model.state_dict()), ends, 5, lambda kept, left_out: None)
+    ((number, target, starts),) = found.targets(1)
+    assert (number, target["fresh"]) == (2, True)
+    assert torch.equal(starts[0]["x"], torch.tensor([0.0, 0.2], dtype=torch.float64))
+    between = job.train(number, {**target, "fresh": False}, starts[1:])
+    assert min(between.losses) > 0.8  # a saddle point
+    centre = job.train(number, target, starts)
+    assert max(centre.losses) < 0.41
+    assert centre.passes > between.passes
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ OFFSET = 0.1  # reference point of the hypervolume beyond the largest losses, an
 CANDIDATES = 3000  # directions that are compared for three and more losses
 FLOOR = 0.01  # least range of a loss, relative to how far it has fallen from the start
 SMOOTHING = 1e-4  # of the interpolation between directions, some of which are almost equal
+EQUAL = 1e-3  # a smaller difference, relative to the range of a loss, is no advantage
 APART = 0.2  # points closer than this share of an even spacing count as one
 
 
@@ -37,10 +38,11 @@ def next_places(losses: FloatArray, tried: Sequence[Ray], count: int, start: Seq
     """Return up to ``count`` places for new points; none if no gap is left.
 
     With two losses, a gap is the rectangle between two neighbours on the front. The places are on the diagonals of the
-    largest ones, in units of the range of each loss. With more losses, the first places are the corners: for each loss
-    the ray on which the others are small. Then come the directions in which a point gains most hypervolume, if the
-    distance of the front is interpolated between the known ones. The least values of more than two losses do not show
-    the range of each (all ends may have the same small loss), so its fall from the start is the unit for the corners.
+    largest ones, in units of the range of each loss; if there is one point only, the first place is beyond it. With
+    more losses, the first places are the centre, and the corners: for each loss the ray on which the others are small.
+    Then come the directions in which a point gains most hypervolume, if the distance of the front is interpolated
+    between the known ones. The ends do not always show the range of each loss (all may have the same small loss), so
+    its fall from the start is the unit for the first places of more than two losses, and for a single point.
 
     Args:
         losses: points x S, of points that do not dominate each other.
@@ -49,9 +51,11 @@ def next_places(losses: FloatArray, tried: Sequence[Ray], count: int, start: Seq
         start: the losses before the training.
     """
     ideal, scale = losses.min(0), _scale(losses)
+    fallen = np.maximum(np.array(start) - ideal, 0.0)
     if losses.shape[1] > 2:
-        fallen = np.maximum(np.array(start) - ideal, 0.0)
-        scale = np.maximum(scale, fallen if len(tried) < len(ideal) else FLOOR * fallen)
+        scale = np.maximum(scale, fallen if len(tried) <= len(ideal) else FLOOR * fallen)
+    elif len(losses) == 1:
+        scale = positive(fallen)
     points = (losses - ideal) / scale
     empty = [(_empty_corner(losses, ray) - ideal) / scale for ray in tried]
     find = _gaps if losses.shape[1] == 2 else _directions
@@ -63,34 +67,52 @@ def next_places(losses: FloatArray, tried: Sequence[Ray], count: int, start: Seq
 
 
 def distinct(losses: FloatArray, points: int) -> list[int]:
-    """Return the nondominated points; of those much closer than an even spacing of ``points``, the first."""
+    """Return the nondominated points; of those much closer than an even spacing of ``points``, the first.
+
+    A point whose only advantage over another one is negligible counts as dominated.
+    """
     scaled = (losses - losses.min(0)) / _scale(losses)
+    front: list[int] = []
+    for k in np.argsort(scaled.sum(1), kind="stable").tolist():
+        more = scaled[k] - scaled[front]
+        if not ((more >= -EQUAL).all(1) & (more > EQUAL).any(1)).any():
+            front.append(k)
     kept: list[int] = []
-    for k in range(len(scaled)):
-        better = (scaled <= scaled[k]).all(1) & (scaled < scaled[k]).any(1)
-        close = any(float(np.abs(scaled[k] - scaled[other]).max()) < APART / points for other in kept)
-        if not better.any() and not close:
+    for k in sorted(front):
+        if all(float(np.abs(scaled[k] - scaled[other]).max()) >= APART / points for other in kept):
             kept.append(k)
     return kept
 
 
 def best(losses: FloatArray, points: int) -> list[int]:
-    """Return ``points`` of the points, with the least value of every loss among them.
+    """Return ``points`` of the points with a large hypervolume, the least value of every loss among them.
 
-    One by one, the point that adds least hypervolume is left out.
+    One by one, the point that adds least is left out. Then points are exchanged for others as long as this gains.
     """
     scaled, kept = (losses - losses.min(0)) / _scale(losses), list(range(len(losses)))
-    ends = set(losses.argmin(0).tolist())
+    ends = {int(np.where(column <= EQUAL, scaled.sum(1), np.inf).argmin()) for column in scaled.T}
     while len(kept) > points:
         others = [k for k in kept if k not in ends]
         without = [_hypervolume(scaled[[k for k in kept if k != out]]) for out in others]
         kept.remove(others[int(np.argmax(without))])
-    return kept
+    before = 0.0
+    while len(kept) < len(losses) and (now := _hypervolume(scaled[kept])) > before:
+        before = now
+        for out in [k for k in kept if k not in ends]:
+            rest = [k for k in kept if k != out]
+            others = [out, *(k for k in range(len(losses)) if k not in kept)]
+            kept = [*rest, others[int(np.argmax([_hypervolume(scaled[[*rest, k]]) for k in others]))]]
+    return sorted(kept)
 
 
 def value(losses: FloatArray, preference: Sequence[float], reference: Sequence[float]) -> FloatArray:
     """Return max over s of r_s (f_s - z_s), which ``Ray`` minimises, for every point."""
     return np.asarray((np.array(preference) * (losses - np.array(reference))).max(-1))
+
+
+def positive(scale: FloatArray) -> FloatArray:
+    """Return units of the losses; 1 where a loss has no range."""
+    return np.where(scale > 0.0, scale, 1.0)
 
 
 def _empty_corner(losses: FloatArray, ray: Ray) -> FloatArray:
@@ -113,6 +135,8 @@ def _gaps(
         size = high - low
         if (size > 0.0).all() and not any((high <= corner + NEAR * size).all() for corner in empty):
             found.append((low - (low / size).max() * size, size, (a, b)))
+    if len(points) == 1 and not empty:
+        found.append((np.full(2, -OFFSET), np.ones(2), (0,)))
     found.sort(key=lambda gap: -float(np.linalg.norm(gap[1])))
     return found[:count]
 
@@ -123,7 +147,7 @@ def _directions(
     """Return rays from a point below the least losses, with the points around each."""
     objectives = points.shape[1]
     origin = np.full(objectives, -OFFSET)
-    chosen = list(np.eye(objectives)[len(empty) : len(empty) + count])
+    chosen = list(np.vstack([np.ones(objectives), np.eye(objectives)])[len(empty) : len(empty) + count])
     if len(chosen) < count:
         expected, front = _expected(points, empty), points
         while len(chosen) < count:
@@ -167,8 +191,7 @@ def _normalised(points: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _scale(losses: FloatArray) -> FloatArray:
-    scale = np.ptp(losses, axis=0)
-    return np.where(scale > 0.0, scale, 1.0)
+    return positive(np.ptp(losses, axis=0))
 
 
 def _hypervolume(points: FloatArray) -> float:

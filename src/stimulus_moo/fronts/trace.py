@@ -1,4 +1,4 @@
-"""Trace a Pareto front: the ends first, then points in the largest gaps, each from its neighbours' models."""
+"""Trace a Pareto front: the ends, the centre, then points in the largest gaps, each from its neighbours' models."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ from stimulus_moo.fronts import files
 from stimulus_moo.fronts.evaluation import disturbed, mean_state, moved_state
 from stimulus_moo.fronts.front import FloatArray, Front, FrontPoint
 from stimulus_moo.fronts.job import Job, State
-from stimulus_moo.fronts.placing import Place, best, distinct, next_places, value
+from stimulus_moo.fronts.placing import Place, best, distinct, next_places, positive, value
 from stimulus_moo.options import positive_integer
 
 logger = logging.getLogger("stimulus_moo")
 
 FAR = 0.1  # an end is trained again where its loss is smaller by this share of the front's range
-MORE = 6  # two losses: one run more for so many points, for gaps of the front and local optima; else twice as many
+MORE = 6  # two losses: one run more for so many points, for gaps of the front and local optima; else thrice as many
 LINE = [k / 10 for k in (*range(-9, 0), *range(1, 11))]  # where to look for a better end, from the end to another
 BETWEEN = [k / 3 for k in range(-3, 4)]  # where to look for a start, from a neighbour past the mean of all
+SUM = (
+    0.1  # weight of the losses' sum, in units of their ranges, when starts are compared: two neighbours are equal else
+)
 NOISE = 0.1  # added to a start, in units of the neighbours' distance, so that saddle points between them are left
 
 
@@ -49,12 +52,14 @@ def pareto_front(
 
     The ends come first: for every objective a run from ``model`` that minimises this loss plus 1% of the others, and
     then the others while it stays within 0.3% of what it has fallen; where it does not, as next to a kink of another
-    loss, the second part is undone. An end is trained again where a smaller loss is found later. Then each point is
-    placed on a ray through the largest gap of the front so far (three and more losses: where it is expected to add most
-    hypervolume) and trained with ``Ray``. It starts from the best of seven models on the line between its neighbours'
-    parameters and takes a tenth of the steps, with three passes over all data at least; with three and more losses, it
-    is trained from the best known point if nothing is found. A run that another point dominates or equals is left out,
-    and another place is tried, up to 7 runs for 6 points (12 for three and more losses).
+    loss, the second part is undone. Then comes the centre: with ``Ray``, a point in the middle between the ends. It is
+    trained from ``model`` with 0.6 of the steps and from the models of the ends, and the better one is taken. Each
+    further point is placed on a ray through the largest gap of the front so far (three and more losses: where it is
+    expected to add most hypervolume). It starts from the best of seven models on the line between its neighbours'
+    parameters and takes a tenth of the steps, with two passes over all data at least; with three and more losses, it is
+    trained from the best known point if nothing is found, and if the ray misses the front, all losses are decreased. An
+    end is trained again where a smaller loss is found later. A run that another point dominates or equals is left out,
+    and another place is tried, up to 7 runs for 6 points (18 for three and more losses).
 
     Runs from ``model`` begin with ``"stimulus-adam"``; those from trained models use ``"stimulus-m"``, whose steps
     shrink with the gradient. Both have recursive gradients with full anchors and end on the front, where those of
@@ -134,7 +139,7 @@ class Trace:
 
     def targets(self, count: int) -> list[tuple[int, dict[str, Any], list[State]]]:
         """Return the numbers, targets and starts of the next runs, ``count`` at most; none at the end."""
-        first, runs = len(self.runs), self.wanted + (self.wanted // MORE if len(self.start) == 2 else self.wanted)
+        first, runs = len(self.runs), self.wanted + (self.wanted // MORE if len(self.start) == 2 else 2 * self.wanted)
         count = min(count, runs - first)
         ends = self._ends()[:count]
         if ends:
@@ -147,7 +152,7 @@ class Trace:
         if count <= 0:
             return []
         tried = [(run.target["preference"], run.target["reference"]) for run in self.runs if "end" not in run.target]
-        places = next_places(_losses(points), tried, count, self.start)
+        places = next_places(_losses(points), tried, count if tried else 1, self.start)
         return [(first + k, *self._ray(place, points, first + k)) for k, place in enumerate(places)]
 
     @property
@@ -164,7 +169,7 @@ class Trace:
         self._write(self.points, [one for one in self.runs if not one.state])
 
     def _ends(self) -> list[tuple[dict[str, Any], list[State]]]:
-        """Return the ends to train: those without a run, then those where a smaller loss was found elsewhere."""
+        """Return the ends to train: those without a run; after a ray those where a smaller loss was found elsewhere."""
         points = self.points
         worst = np.array([self.start, *(point.losses for point in points)]).max(0).tolist()
         own = {s: [run.losses[s] for run in self.runs if run.target.get("end") == s] for s in range(len(self.start))}
@@ -172,6 +177,8 @@ class Trace:
         if missing:
             begin = self.job.model.state_dict()
             return [({"end": s, "worst": worst, "from": None}, [begin]) for s in missing]
+        if "end" in self.runs[-1].target:
+            return []
         found, span = [], np.ptp(_losses(points), axis=0)
         for s in own:
             lowest = min(points, key=lambda point: point.losses[s])
@@ -201,15 +208,23 @@ class Trace:
         return states[best] if values[best] < self.job.value(end.state, few=True)[s] - least else None
 
     def _ray(self, place: Place, points: Sequence[FrontPoint], number: int) -> tuple[dict[str, Any], list[State]]:
-        """Return the target of a place and its starts: the best model between its neighbours, the best known point."""
-        ray = (place.preference, place.reference)
-        values, near = value(_losses(points), *ray), [points[k].state for k in place.neighbours]
+        """Return the target of a place and its starts: the best model between its neighbours, the best known point.
+
+        The first ray begins from scratch, too: where each end has trained a part of the model only, nothing between
+        them is good.
+        """
+        ray, losses, neighbours = (place.preference, place.reference), _losses(points), list(place.neighbours)
+        values, near = value(losses, *ray), [points[k].state for k in neighbours]
         between = [moved_state(mean_state(near), near[0], share) for share in BETWEEN]
-        tried = [float(value(np.array(self.job.value(state, few=True)), *ray)) for state in between]
-        starts, known = [between[int(np.argmin(tried))], points[int(values.argmin())].state], float(values.min())
-        target = {"preference": place.preference, "reference": place.reference, "known": known}
+        tried = np.array([self.job.value(state, few=True) for state in between])
+        cost = value(tried, *ray) / positive((ray[0] * np.ptp(losses[neighbours], axis=0)).max())
+        cost += SUM * (tried / positive(np.ptp(losses, axis=0))).sum(1)
+        starts, known = [between[int(np.argmin(cost))], points[int(values.argmin())].state], float(values.min())
         used = starts if len(self.start) > 2 else starts[:1]
-        return target, [disturbed(start, near[0], near[-1], NOISE, number) for start in used]
+        used = [disturbed(start, near[0], near[-1], NOISE, number) for start in used]
+        fresh = all("end" in run.target for run in self.runs)
+        target = {"preference": place.preference, "reference": place.reference, "known": known, "fresh": fresh}
+        return target, [self.job.model.state_dict(), *used] if fresh else used
 
 
 def _losses(points: Sequence[FrontPoint]) -> FloatArray:
