@@ -22,7 +22,7 @@ TEXT = """\
 The memory of a rank is what the system counts as resident above what the process had before it built the model, in
 units of P numbers: *held* between two steps, and the *peak* of an inner STIMULUS step and Adam's. The model has sixteen
 layers of one size, each split on its own. *Plain* is FSDP2 training of the mean loss with Adam. Its peak is 4 P / R
-(parameters, gradients, Adam), and about one P that does not fall: the layer that FSDP has gathered, its message, and
+(parameters, gradients, Adam), and about half a P that does not fall: the layer that FSDP has gathered, its message, and
 what the process itself takes. The column "model" of *above plain* is the difference on one rank divided by R: what this
 library adds must fall as 1/R. Target (column bar): within 10%. The C library gives memory back to the system as soon as
 it is freed (its option M_MMAP_THRESHOLD); by default it keeps pieces of up to 32 MB, and then what is resident says
