@@ -52,10 +52,10 @@ to {DATA_POINTS} points, 1000 steps for an end, batches of 256. Images: LeNet wi
 300 steps for an end, nine epochs, which is far less than in the published runs; Adam at {_IMAGE_RATES[0]} only.
 Hypervolume on test data at (2, 2), mean and standard deviation over seeds; EPO and GMOOAR as published. Their number of
 points and their early stopping differ from ours. The rules and the batch were chosen on Adult, seeds 0 and 3, credit,
-seeds 0, 1 and 3, and Fashion+MNIST; test figures were seen. Adam minimises {DATA_POINTS} weighted sums with the same steps each on seed 0, with the rate of
-{", ".join(map(str, _DATA_RATES))} that has the largest validation hypervolume. The surrogate is the absolute value of a
-mean, not a mean over samples, so the batches of any method are biased. "times one point": passes divided by those of
-`fit(preference=)` with the same steps; target: at most 4.
+seeds 0, 1 and 3, and Fashion+MNIST; test figures were seen. Adam minimises {DATA_POINTS} weighted sums with the same
+steps each on seed 0, with the rate of {", ".join(map(str, _DATA_RATES))} that has the largest validation hypervolume.
+The surrogate is the absolute value of a mean, not a mean over samples, so the batches of any method are biased. "times
+one point": passes divided by those of `fit(preference=)` with the same steps; target: at most 4.
 """
 COLUMNS = [
     *("problem", "method", "seeds", "points", "on front", "distance", "hypervolume", "published"),
