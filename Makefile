@@ -66,7 +66,7 @@ board: $(VENV)/.board  ## every method on real problems at equal budgets, into r
 # The long comparisons take longer than one session on one machine: the runs that are finished can be kept in the
 # repository, and restored before `make board` or `make bench`, which then go on from there.
 keep:  ## the finished runs of board and benchmarks, into benchmarks/cells.tar.xz
-	cd runs && find board/cells benchmarks -name '*.json' | LC_ALL=C sort | \
+	cd runs && find . -path './board/cells/*.json' -o -path './benchmarks/*/*.json' | LC_ALL=C sort | \
 	  tar --owner=0 --group=0 --numeric-owner --mtime=2000-01-01 -cJf ../benchmarks/cells.tar.xz -T -
 
 restore:  ## the runs of benchmarks/cells.tar.xz, into runs
