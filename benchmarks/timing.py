@@ -25,10 +25,13 @@ class Ratio:
 
 
 class Timings(Mapping[str, float]):
-    """Median seconds per call of every side, with the seconds per call of each block."""
+    """Median seconds per call of every side, with the seconds per call of each block.
 
-    def __init__(self, blocks: dict[str, list[float]]) -> None:
-        self.blocks = blocks
+    ``beside``: for a reference, the blocks of it that were timed just before those of each other side.
+    """
+
+    def __init__(self, blocks: dict[str, list[float]], beside: dict[str, dict[str, list[float]]] | None = None) -> None:
+        self.blocks, self.beside = blocks, beside or {}
 
     def __getitem__(self, side: str) -> float:
         return statistics.median(self.blocks[side])
@@ -44,7 +47,7 @@ class Timings(Mapping[str, float]):
 
     def ratio(self, side: str, other: str) -> Ratio:
         """Return the time of a side divided by that of ``other``; one with fewer blocks is paired with the nearest."""
-        own, others = self.blocks[side], self.blocks[other]
+        own, others = self.blocks[side], self.beside.get(other, {}).get(side, self.blocks[other])
         most = max(len(own), len(others))
         ratios = [own[k * len(own) // most] / others[k * len(others) // most] for k in range(most)]
         low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
@@ -89,17 +92,22 @@ def in_blocks(
     calls: Mapping[str, int],
     blocks: int,
     every: Mapping[str, int] | None = None,
+    reference: str | None = None,
 ) -> Timings:
     """Time the sides in alternation, with as many calls in a block as are given for each; nothing is warmed up.
 
-    ``every``: sides that are timed in one of so many blocks only, since theirs are long.
+    ``every``: sides that are timed in one of so many blocks only, since theirs are long. ``reference``: the side to
+    which ratios matter most; a block of it is timed before each block of another side, so that the two are neighbours.
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
+    beside: dict[str, list[float]] = {name: [] for name in sides if reference is not None and name != reference}
     for k in range(blocks):
         for name, function in sides.items():
             if k % (every or {}).get(name, 1) == 0:
+                if reference is not None and name in beside:
+                    beside[name].append(seconds_of(sides[reference], calls[reference]))
                 times[name].append(seconds_of(function, calls[name]))
-    return Timings(times)
+    return Timings(times, {} if reference is None else {reference: beside})
 
 
 def _warm_up(function: Callable[[], object], target: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -138,6 +139,15 @@ def test_long_sides_are_timed_in_fewer_blocks_and_compared_with_the_nearest() ->
     assert [len(timings.blocks[name]) for name in ("short", "long")] == [4, 2]
     ratio = Timings({"short": [1.0, 2.0, 3.0, 4.0], "long": [10.0, 40.0]}).ratio("long", "short")
     assert (ratio.low, ratio.high) == pytest.approx((8.75, 10 + 5 / 6))  # of 10, 5, 13.3 and 10
+
+
+def test_a_reference_is_timed_before_each_block_of_another_side() -> None:
+    order: list[str] = []
+    sides = {name: partial(order.append, name) for name in ("sum", "a", "b")}
+    timings = in_blocks(sides, dict.fromkeys(sides, 1), 2, {"b": 2}, reference="sum")
+    assert order == ["sum", "sum", "a", "sum", "b", "sum", "sum", "a"]
+    timings = Timings({"sum": [1.0], "a": [6.0], "b": [6.0]}, {"sum": {"a": [2.0]}})
+    assert [timings.ratio(*pair).median for pair in (("a", "sum"), ("b", "sum"), ("a", "b"))] == [3.0, 6.0, 1.0]
 
 
 def test_blocks_of_a_stretch_are_whole_multiples() -> None:
