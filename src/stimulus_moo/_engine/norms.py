@@ -9,6 +9,8 @@ from torch import Tensor
 #: entries that are summed in their own precision before float64 takes over
 PIECE = 1 << 12
 
+_LONG_PIECE = 1 << 18
+
 #: below this a squared norm in float32 may have lost entries to underflow
 _TINY = 1e-30
 
@@ -55,15 +57,17 @@ def distance(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
     return math.sqrt(sum(sq_norm_of([x.detach() - y]) for x, y in zip(xs, ys, strict=True)))
 
 
-def in_pieces(vector: Tensor) -> bool:
-    """Return whether ``piece_norms`` applies: the vector is of float32 and consists of whole pieces."""
-    return vector.dtype is torch.float32 and vector.numel() > PIECE and vector.numel() % PIECE == 0
+def is_long(vector: Tensor) -> bool:
+    """Return whether ``squares_of`` applies: the vector is of float32 and has more entries than a piece."""
+    return vector.dtype is torch.float32 and vector.is_cpu and vector.numel() > PIECE
 
 
-def piece_norms(vector: Tensor) -> Tensor:
-    """Return the norms of the pieces of a contiguous vector."""
-    norms: Tensor = torch.linalg.vector_norm(vector.detach().view(-1, PIECE), dim=1)
-    return norms
+def squares_of(vector: Tensor) -> list[Tensor]:
+    """Return the squared norms of long pieces of a contiguous vector, as dot products, which are twice as fast.
+
+    A dot product sums up some dozen parts side by side, each of which is no longer than a few pieces.
+    """
+    return [torch.dot(piece, piece) for piece in vector.detach().view(-1).split(_LONG_PIECE)]
 
 
 def known_squares(squares: float) -> bool:
@@ -74,5 +78,6 @@ def known_squares(squares: float) -> bool:
 def _sum_of_pieces(vector: Tensor) -> float:
     flat = vector.detach().reshape(-1)
     whole = len(flat) // PIECE * PIECE
-    found = float(piece_norms(flat[:whole]).double().square().sum()) + sq_norm_of([flat[whole:]])
+    norms = torch.linalg.vector_norm(flat[:whole].view(-1, PIECE), dim=1)
+    found = float(norms.double().square().sum()) + sq_norm_of([flat[whole:]])
     return found if known_squares(found) else float(torch.linalg.vector_norm(flat, dtype=torch.float64).square())

@@ -13,7 +13,7 @@ from stimulus_moo._engine.differentiation import full_precision
 from stimulus_moo._engine.flat import views
 from stimulus_moo._engine.interrupts import DeferredInterrupts
 from stimulus_moo._engine.nonfinite import all_finite
-from stimulus_moo._engine.norms import distance, in_pieces, known_squares, piece_norms, sq_norm_of
+from stimulus_moo._engine.norms import distance, is_long, known_squares, sq_norm_of, squares_of
 
 #: above this many entries the parts of a row do not stay in the processor's cache until all are there
 LARGE = 1 << 20
@@ -88,13 +88,13 @@ class Row:
         parameters, kept = self.parameters, [parameter.grad for parameter in self.parameters]
         earlier = [None] * len(parameters) if old is None else old.parts
         hooks: list[RemovableHandle] = []
-        norms: dict[int, Tensor] = {}  # of the pieces of each part that is finished
+        squares: dict[int, list[Tensor]] = {}  # of the pieces of each part that is finished
 
         def finish(i: int, parameter: Tensor) -> None:
             part, other = parameter.grad, earlier[i]
             if part is not None and part.is_contiguous():
                 with torch.no_grad():
-                    norms[i] = piece_norms(part if other is None else part.add_(other, alpha=keep))
+                    squares[i] = squares_of(part if other is None else part.add_(other, alpha=keep))
 
         def give(i: int, parameter: Tensor) -> None:
             if take is not None and parameter.grad is not None and parameter.grad.layout is torch.strided:
@@ -112,7 +112,7 @@ class Row:
         try:
             for i, (parameter, part) in enumerate(zip(parameters, self.parts, strict=True)):
                 parameter.grad = part
-                if large and in_pieces(parameter):
+                if large and is_long(parameter):
                     hooks.append(parameter.register_post_accumulate_grad_hook(partial(finish, i)))
                 if take is not None:
                     hooks.append(parameter.register_post_accumulate_grad_hook(partial(give, i)))
@@ -124,17 +124,17 @@ class Row:
             with DeferredInterrupts():
                 clean_up()
                 self.close = None
-        self._complete(earlier, keep, norms)
+        self._complete(earlier, keep, squares)
 
-    def _complete(self, earlier: Sequence[Tensor | None], keep: float, norms: dict[int, Tensor]) -> None:
-        """Add what is left of the old row, and sum up the norms of the pieces if they were taken."""
-        rest = [None if i in norms else other for i, other in enumerate(earlier)]
+    def _complete(self, earlier: Sequence[Tensor | None], keep: float, squares: dict[int, list[Tensor]]) -> None:
+        """Add what is left of the old row, and sum up the squared norms of the pieces if they were taken."""
+        rest = [None if i in squares else other for i, other in enumerate(earlier)]
         if any(other is not None for other in rest):
             self.merge(Row(self.parameters, rest), keep)
-        if norms:
-            others = [part for i, part in enumerate(self.parts) if part is not None and i not in norms]
-            squares = float(torch.cat(list(norms.values())).double().square_().sum())
-            self._sq_norm = squares + sq_norm_of(others) if known_squares(squares) else None
+        if squares:
+            others = [part for i, part in enumerate(self.parts) if part is not None and i not in squares]
+            total = float(torch.stack([square for found in squares.values() for square in found]).double().sum())
+            self._sq_norm = total + sq_norm_of(others) if known_squares(total) else None
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times the gradients, one per parameter or None."""

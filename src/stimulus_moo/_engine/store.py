@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: The staging threshold. Up to this many entries of U (S x P) an update is built beside the old rows and can be
 #: discarded exactly. Above, rows are updated in place, so that no second S x P matrix exists.
-STAGED_ENTRIES = 1 << 16
+STAGED_ENTRIES = 1 << 18
 
 
 class Store:
