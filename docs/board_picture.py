@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from benchmarks import report
-from stimulus_moo import mean_rank
 from stimulus_moo.lab.board.board import PASSES, SECONDS
 from stimulus_moo.lab.board.markdown import number
 from stimulus_moo.lab.board.rivals import AUTO, MEAN
@@ -43,30 +42,18 @@ def rows(board: Mapping[str, Any]) -> list[list[str]]:
     return table
 
 
-def ranks(board: Mapping[str, Any], names: Sequence[str]) -> dict[str, list[float]]:
-    """Return the rank of every method on each problem at equal seconds; one that failed or was left out is last."""
-    found: dict[str, list[float]] = {name: [] for name in names}
-    for problem in board["problems"]:
-        scores = {row["rival"]: row["delta_m"] for row in problem["tables"][SECONDS]}
-        column = [[float("nan") if scores.get(name) is None else scores[name]] for name in names]
-        for name, rank in zip(names, mean_rank(column, higher=[False]), strict=True):
-            found[name].append(rank)
-    return found
-
-
 def draw(board: Mapping[str, Any], *, dark: bool, narrow: bool) -> Figure:
     """Return the picture for a light or a dark page, wide or for a phone."""
     ink, faint = ("#d7dde5", "#39424e") if dark else ("#1b2330", "#d9dee5")
     overall = board["overall"][SECONDS]
     names = [row["rival"] for row in overall]
-    single = ranks(board, names)
     figure = Figure(figsize=(4.6, 5.4) if narrow else (9.6, 4.9), layout="constrained")
     figure.patch.set_facecolor("none")
     panel = figure.subplots()
     panel.set_facecolor("none")
     for place, row in enumerate(overall):
-        name, colour = row["rival"], _STRONG.get(row["rival"], _OTHER)[int(dark)]
-        panel.scatter(single[name], [place] * len(single[name]), s=14, color=colour, alpha=0.35, lw=0)
+        colour = _STRONG.get(row["rival"], _OTHER)[int(dark)]
+        panel.scatter(row["ranks"], [place] * len(row["ranks"]), s=14, color=colour, alpha=0.35, lw=0)
         panel.scatter([row["rank"]], [place], s=70, color=colour, zorder=3)
         where, beside = (row["rank"], place), {"textcoords": "offset points", "va": "center"}
         panel.annotate(f"{row['rank']:.1f}", where, (8, 0), color=ink, fontsize=8, **beside)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stimulus_moo._engine.norms import PIECE, distance, sq_norm_of
+from stimulus_moo._engine.norms import PIECE, distance, is_long, known_squares, sq_norm_of, squares_of
 
 SIZES = [0, 1, PIECE - 1, PIECE, PIECE + 1, 5 * PIECE + 7, 300_000]
 
@@ -60,6 +60,20 @@ def test_tensors_that_are_not_contiguous() -> None:
     matrix = draw(200 * 100).view(200, 100)
     for view in (matrix.T, matrix[:, ::2], matrix[:, :1].expand(200, 50)):
         assert sq_norm_of([view]) == pytest.approx(float(view.double().square().sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [PIECE + 1, (1 << 18) + 3, 3_000_000])
+def test_dot_products_of_long_pieces_add_up_to_the_squared_norm(size: int) -> None:
+    vector = draw(size) + 1.0  # of one sign, so that rounding does not cancel
+    assert is_long(vector)
+    total = float(torch.stack(squares_of(vector.view(1, -1))).double().sum())
+    assert total == pytest.approx(float(vector.double().square().sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25, math.nan])
+def test_dot_products_tell_when_they_cannot_be_used(scale: float) -> None:
+    total = float(torch.stack(squares_of(draw(2 * PIECE).mul_(scale))).double().sum())
+    assert not known_squares(total)
 
 
 def test_nothing_has_no_length() -> None:

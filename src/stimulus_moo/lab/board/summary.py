@@ -111,8 +111,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def overall(problems: Sequence[Row], kind: str) -> list[Row]:
     """Return the rivals over all problems, best mean rank first.
 
-    Ranks are those of Delta m on each problem; a rival that failed or was left out is last. ``p`` is the paired test of
-    Delta m against auto, one pair per problem.
+    Ranks are those of Delta m on each problem; a rival that failed or was left out is last. ``rank`` is their mean.
+    ``p`` is the paired test of Delta m against auto, one pair per problem.
     """
     chosen = [problem["tables"][kind] for problem in problems if kind in problem["tables"]]
     if not chosen:
@@ -121,13 +121,15 @@ def overall(problems: Sequence[Row], kind: str) -> list[Row]:
     columns = [{row["rival"]: row["delta_m"] for row in rows} for rows in chosen]
     table = [[math.nan if (value := column.get(name)) is None else value for column in columns] for name in names]
     own = table[names.index(AUTO)]
+    each = [mean_rank([[score] for score in scores], higher=[False]) for scores in zip(*table, strict=True)]
     found: list[Row] = []
-    for name, rank, scores in zip(names, mean_rank(table, higher=[False] * len(chosen)), table, strict=True):
+    for name, ranks, scores in zip(names, zip(*each, strict=True), table, strict=True):
         finite = all(map(math.isfinite, (*scores, *own)))
         found.append(
             {
                 "rival": name,
-                "rank": rank,
+                "rank": statistics.fmean(ranks),
+                "ranks": list(ranks),
                 "delta_m": _mean(scores),
                 "better": sum(a < b for a, b in zip(scores, own, strict=True)),
                 "p": paired_test(scores, own) if name != AUTO and finite and len(scores) > 1 else None,
