@@ -12,7 +12,7 @@ from benchmarks.timing import Timings, in_blocks, milliseconds, seconds_of
 from stimulus_moo import Fixed
 
 _REWEIGH, _STRETCH = 30, 60
-_LONG, _SELDOM = 3.0, 8  # sides whose blocks take more seconds are timed in one of so many blocks
+_LONG, _SELDOM = 2.0, 8  # sides whose blocks take more seconds are timed in one of so many blocks
 _FIRST, _OBSERVED = 16, 64  # without a safeguard, so many first steps and one in so many later ones are observed
 
 TITLE = "Cost of a step under kept weights"

@@ -29,9 +29,7 @@ FAR = 0.1  # an end is trained again where its loss is smaller by this share of 
 MORE = 6  # two losses: one run more for so many points, for gaps of the front and local optima; else thrice as many
 LINE = [k / 10 for k in (*range(-9, 0), *range(1, 11))]  # where to look for a better end, from the end to another
 BETWEEN = [k / 3 for k in range(-3, 4)]  # where to look for a start, from a neighbour past the mean of all
-SUM = (
-    0.1  # weight of the losses' sum, in units of their ranges, when starts are compared: two neighbours are equal else
-)
+SUM = 0.1  # weight of the losses' sum, in units of their ranges, in comparing starts; without it neighbours are equal
 NOISE = 0.1  # added to a start, in units of the neighbours' distance, so that saddle points between them are left
 
 
