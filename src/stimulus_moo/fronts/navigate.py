@@ -52,7 +52,7 @@ def navigate(
     *,
     improve: int = 0,
     by: float = 0.05,
-    steps: int = 300,
+    steps: int = 1000,
     **options: Any,
 ) -> Move:
     """Move a trained model along the front: reduce one loss by a share, at the least cost to the others.
@@ -70,7 +70,7 @@ def navigate(
         losses, dataset: as for ``fit``.
         improve: the number of the loss, from 0.
         by: the share, below 1. A negative one lets the loss rise in favour of the others.
-        steps: largest number of steps.
+        steps: largest number of steps; a move that is complete ends earlier.
         options: further arguments of ``fit``; ``period`` is 20 by default.
 
     Raises:
