@@ -17,13 +17,13 @@ _LOSSES = ("cross-entropy", "DEO surrogate")
 
 TITLE = "navigate: ten moves there and back on Adult's front"
 TEXT = f"""\
-A front of at most {POINTS} points is traced as in the section on fronts ({_STEPS} steps for an end, batches of 256).
-It begins at the first point, in the order of the loss, that is at least {_ROOM:.0%} above the front's least value: from
+A front of at most {POINTS} points is traced as in the section on fronts ({_STEPS} steps for an end, batches of 256). It
+begins at the first point, in the order of the loss, that is at least {_ROOM:.0%} above the front's least value: from
 closer ones, {_BY:.0%} less is not on the front. `navigate` reduces the loss by {_BY:.0%} and then lets it rise to its
-first value, {_PAIRS} times, in at most {_STEPS} steps each. "there" are the changes of the moves that reduce the loss: smallest and
-largest; target 5% ± 1. "larger stationarity" counts the moves, of {2 * _PAIRS}, that end at a larger Pareto
-stationarity than where they began; target 0. "back" is how far each loss is from its first value after all moves;
-target: 2%. Passes are those of all moves, relative to those of the front.
+first value, {_PAIRS} times, in at most {_STEPS} steps each. "there" are the changes of the moves that reduce the loss:
+smallest and largest; target 5% ± 1. "larger stationarity" counts the moves, of {2 * _PAIRS}, that end at a larger
+Pareto stationarity than where they began; target 0. "back" is how far each loss is from its first value after all
+moves; target: 2%. Passes are those of all moves, relative to those of the front.
 """
 COLUMNS = ["loss", "seed", "before", "there", "larger stationarity", "back", "passes / front"]
 
