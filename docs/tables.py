@@ -86,6 +86,12 @@ def steps_and_weighted_sum(sections: Sections) -> str:
     return _pivot("/ weighted sum", found)
 
 
+def amortised(sections: Sections) -> str:
+    """Return the quality of runs whose weights are solved for at every step or when due."""
+    columns = ("problem", "S", "passes", "method", "weights", "steps", "solves", "loss", "stationarity", "met")
+    return _part(sections["amortised"], columns)
+
+
 def memory_and_torchjd(sections: Sections) -> str:
     """Return the peak memory of a step on the two image models, one column per side."""
     found: dict[str, Row] = {}
