@@ -67,7 +67,9 @@ def squares_of(vector: Tensor) -> list[Tensor]:
 
     A dot product sums up some dozen parts side by side, each of which is no longer than a few pieces.
     """
-    return [torch.dot(piece, piece) for piece in vector.detach().view(-1).split(_LONG_PIECE)]
+    flat = vector.detach().view(-1)
+    pieces = flat.split(_LONG_PIECE) if len(flat) > _LONG_PIECE else (flat,)
+    return [torch.dot(piece, piece) for piece in pieces]
 
 
 def known_squares(squares: float) -> bool:

@@ -4,7 +4,8 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,13 +29,22 @@ from stimulus_moo.options import positive_integer
 Losses = Callable[[Any, Any], Sequence[Tensor] | Mapping[str, Tensor] | Tensor]
 
 
-class Evaluated(NamedTuple):
+@dataclass(eq=False)
+class Evaluated:
     """One forward pass: the S losses as numbers, and with their graphs; were hooks registered meanwhile?"""
 
     losses: Tensor
-    graphs: list[Tensor]
-    vector: Tensor  # the graphs as one tensor
+    vector: Tensor  # with its graph
+    single: list[Tensor] | None  # the same as single losses, if they are known already
     hooked: bool = False
+
+    @property
+    def graphs(self) -> list[Tensor]:
+        """The losses, each with its graph; a step on one loss needs none of them."""
+        if self.single is None:
+            with torch.enable_grad():
+                self.single = list(self.vector)
+        return self.single
 
     def present(self, counts: Sequence[float] | None) -> Sequence[Tensor | None]:
         """Return the graphs, without those whose count is 0."""
@@ -166,27 +176,27 @@ class Objective:
         notice: AbstractContextManager[list[Tensor]] = noticing_retain_grad() if first else nullcontext([])
         with torch.enable_grad(), notice as retained:
             returned = self._run_compiled(piece) if self.compiled else self.losses(self.model, piece)
-            losses = self._scalars(returned)
-            vector = returned if isinstance(returned, Tensor) else torch.stack(losses)
-        hooked, self.returned = registered() != hooks or bool(retained), len(losses)
+            vector, single = self._checked(returned)
+        hooked, self.returned = registered() != hooks or bool(retained), len(vector)
         values = vector.detach().to(torch.promote_types(vector.dtype, torch.float32), copy=True)
-        if counts is not None and len(counts) != len(losses):
-            raise InvalidBatch(f"counts must return one number per loss ({len(losses)}), found {len(counts)}")
+        if counts is not None and len(counts) != len(values):
+            raise InvalidBatch(f"counts must return one number per loss ({len(values)}), found {len(counts)}")
         if counts is not None and not self.placement.independent:
             require_finite(values, step, counts)
         if not all(map(math.isfinite, values.tolist())) and (bad := non_finite_loss(values, step, counts)) is not None:
             raise bad
-        for s, loss in enumerate(losses):
+        for s, loss in enumerate([vector] * len(vector) if single is None else single):
             if not loss.requires_grad and (counts is None or counts[s]):
                 raise reaches_nothing(s)
-        return Evaluated(values, losses, vector, hooked)
+        return Evaluated(values, vector, single, hooked)
 
     def _run_compiled(self, piece: Any) -> Any:
         """Run losses that the user has compiled; what was compiled for a single backward pass is compiled again."""
         snapshot = self.snapshot()
         with keep_buffers():
             returned = self.losses(self.model, piece)
-            losses = self._scalars(returned)
+            vector, single = self._checked(returned)
+            losses = single or list(vector)
             if len(losses) > 1 and gives_buffers_away(losses):
                 snapshot.restore()
                 forget_compiled()
@@ -249,7 +259,8 @@ class Objective:
             raise InvalidOption("shared must hold at least one trainable parameter of the model, found none")
         return decisive
 
-    def _scalars(self, returned: Any) -> list[Tensor]:
+    def _checked(self, returned: Any) -> tuple[Tensor, list[Tensor] | None]:
+        """Return the losses as one tensor, and one by one if they came so; raise InvalidLosses."""
         returned, names = unpacked(returned, None if self.count is None else self.loss_names)
         if not isinstance(returned, tuple | list) and not (isinstance(returned, Tensor) and returned.dim() == 1):
             shape = f"a tensor of shape {list(returned.shape)}" if isinstance(returned, Tensor) else None
@@ -258,16 +269,18 @@ class Objective:
                 f"losses must return S losses as a dict, a tuple or a 1-D tensor, found {found}"
                 f"{'; for one objective return (loss,)' if shape else ''}"
             )
-        losses = list(returned)
+        whole = returned if isinstance(returned, Tensor) and returned.dtype.is_floating_point else None
+        losses = list(returned) if whole is None else []
         for s, loss in enumerate(losses):
             if not isinstance(loss, Tensor) or loss.dim() != 0 or not loss.dtype.is_floating_point:
                 found = f"shape {list(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else repr(loss)
                 raise InvalidLosses(
                     f"{label(s, names)} must be a real 0-d tensor, the mean over the batch, found {found}"
                 )
-        if not losses:
+        count = len(returned)
+        if not count:
             raise InvalidLosses("losses must return at least one loss, found none")
-        if self.count is not None and len(losses) != self.count:
-            raise InvalidLosses(f"losses returned {self.count} losses before and {len(losses)} now")
+        if self.count is not None and count != self.count:
+            raise InvalidLosses(f"losses returned {self.count} losses before and {count} now")
         self.loss_names = names
-        return losses
+        return (torch.stack(losses), losses) if whole is None else (whole, None)

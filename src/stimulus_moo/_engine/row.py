@@ -92,9 +92,8 @@ class Row:
 
         def finish(i: int, parameter: Tensor) -> None:
             part, other = parameter.grad, earlier[i]
-            if part is not None and part.is_contiguous():
-                with torch.no_grad():
-                    squares[i] = squares_of(part if other is None else part.add_(other, alpha=keep))
+            if part is not None and part.is_contiguous():  # nothing is recorded in a backward pass
+                squares[i] = squares_of(part if other is None else part.add_(other, alpha=keep))
 
         def give(i: int, parameter: Tensor) -> None:
             if take is not None and parameter.grad is not None and parameter.grad.layout is torch.strided:

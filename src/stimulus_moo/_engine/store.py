@@ -169,7 +169,7 @@ class Store:
             evaluated = self.objective.evaluate(piece, step, counts)
         finally:
             snapshot.restore()
-        return len(evaluated.graphs), self.masks(evaluated.graphs, counts)
+        return len(evaluated.losses), self.masks(evaluated.graphs, counts)
 
     def clear(self) -> None:
         self.rows = self.previous = self.flat_previous = self.swap = self.spare = self.loss_values = None

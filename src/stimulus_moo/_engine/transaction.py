@@ -330,7 +330,7 @@ class Transaction:
 
     def _check_count(self, evaluated: Evaluated, piece: Piece) -> None:
         """Note S, and at the first step which parameters each loss reaches, where only their sum is differentiated."""
-        found = len(evaluated.graphs)
+        found = len(evaluated.losses)
         if self.objectives and found != self.objectives:
             raise InvalidLosses(f"losses returned {self.objectives} losses before and {found} now")
         self.objectives = found
