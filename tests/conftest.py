@@ -34,6 +34,18 @@ SLOW = ("tests/distributed/",)
 NOT_SLOW = ("tests/distributed/test_smoke.py",)
 
 
+def pytest_configure() -> None:
+    """Seed the CPU alone where there is no accelerator.
+
+    torch.manual_seed notes for every kind of accelerator that it is to be seeded later, with a formatted stack: that
+    was a quarter of the time of tests/test_properties.py.
+    """
+    import torch  # after the environment is set
+
+    if not torch.accelerator.is_available():
+        torch.manual_seed = lambda seed: torch.default_generator.manual_seed(int(seed))
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import what ``-m`` leaves out: the lab's packages take longer than many of its tests."""
     left_out = "not lab" in config.option.markexpr
