@@ -12,7 +12,7 @@ from benchmarks.timing import Timings, in_blocks, milliseconds, seconds_of
 from stimulus_moo import Fixed
 
 _REWEIGH, _STRETCH = 30, 60
-_LONG, _SELDOM = 2.0, 8  # sides whose blocks take more seconds are timed in one of so many blocks
+_LONG, _SELDOM = 2.0, 10  # sides whose blocks take more seconds are timed in one of so many blocks
 _FIRST, _OBSERVED = 16, 64  # without a safeguard, so many first steps and one in so many later ones are observed
 
 TITLE = "Cost of a step under kept weights"
@@ -35,7 +35,8 @@ sides make {SETTLED} steps before the measurement, or 3 if a step takes more tha
 steps of a run are observed, and only one in {_OBSERVED} after them. The sides are timed in alternating blocks, with a
 block of the weighted sum before each block of another side; a block of a two-point side is a multiple of {_OBSERVED}
 steps, one of which is observed, except on models of more than a million parameters, whose blocks are shorter. Sides
-whose blocks take more than {_LONG:g} s are timed in one of {_SELDOM} blocks. Ratios are computed block by block and
+whose blocks take more than {_LONG:g} s are timed in one of {_SELDOM} blocks, each after as many blocks of the weighted
+sum. Ratios are computed block by block and
 shown as median (lower quartile-upper quartile); smaller is better.
 """
 COLUMNS = ["case", "side", "engine", "passes", "ms per step", "/ weighted sum", "/ TorchJD", "bar", "met"]
@@ -101,7 +102,7 @@ def _case(case: Case, quick: bool) -> list[list[object]]:
     peers, slow = _peers(case)
     engines = ("auto", "compiled") if small and not quick else ("auto",)
     sides = [_bare(case, quick), *(_ours(case, label, engine, quick) for engine in engines for label in _OURS), *peers]
-    target, blocks = (0.001, 2) if quick else (0.05, 31) if small else (0.3, 40)
+    target, blocks = (0.001, 2) if quick else (0.05, 31) if small else (0.3, 80)
     calls = {side.name: side.calls(target) for side in sides}
     every = {side.name: _SELDOM for side in sides if calls[side.name] * side.seconds > _LONG}
     timings = in_blocks({side.name: side.step for side in sides}, calls, blocks, every, _SUM)

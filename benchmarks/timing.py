@@ -97,15 +97,17 @@ def in_blocks(
     """Time the sides in alternation, with as many calls in a block as are given for each; nothing is warmed up.
 
     ``every``: sides that are timed in one of so many blocks only, since theirs are long. ``reference``: the side to
-    which ratios matter most; a block of it is timed before each block of another side, so that the two are neighbours.
+    which ratios matter most; a block of it is timed before each block of another side, so that the two are neighbours,
+    and before a long block so many as the long one is seldom.
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
     beside: dict[str, list[float]] = {name: [] for name in sides if reference is not None and name != reference}
     for k in range(blocks):
         for name, function in sides.items():
-            if k % (every or {}).get(name, 1) == 0:
+            seldom = (every or {}).get(name, 1)
+            if k % seldom == 0:
                 if reference is not None and name in beside:
-                    beside[name].append(seconds_of(sides[reference], calls[reference]))
+                    beside[name].append(seconds_of(sides[reference], seldom * calls[reference]))
                 times[name].append(seconds_of(function, calls[name]))
     return Timings(times, {} if reference is None else {reference: beside})
 
