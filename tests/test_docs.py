@@ -20,6 +20,7 @@ import torch
 import stimulus_moo
 import tests.database  # noqa: F401  # it checks the table when it is imported: before a page adds a row
 from stimulus_moo import METHODS, WEIGHTINGS, errors
+from stimulus_moo._engine.store import STAGED_ENTRIES
 
 CHECKED = True  # what users are shown gives no warnings
 ROOT = Path(__file__).parents[1]
@@ -192,3 +193,11 @@ def test_every_experiment_and_study_is_on_the_page_of_the_lab() -> None:
 
     page = text_of(DOCS / "lab.md")
     assert [name for name in (*EXPERIMENTS, *STUDIES) if f"| `{name}` |" not in page] == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["caveats.md", "hands-free.md", "performance.md", "reliability.md", "guides/memory.md", "guides/own-loop.md"],
+)
+def test_pages_say_up_to_which_size_a_failed_step_is_undone(page: str) -> None:
+    assert f"{STAGED_ENTRIES:,} entries" in " ".join(text_of(DOCS / page).split())
