@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,19 +61,22 @@ def rows(quick: bool = False) -> list[Any]:
     """Return a row per loss and seed; cells that are in the folder are not run again."""
     if quick:
         with tempfile.TemporaryDirectory() as folder:
-            return _rows(Path(folder), 1, {"points": 2, "steps": 2, "settling": 2, "pairs": 1, "data": "compas"})
+            fixed = {"points": 2, "steps": 2, "settling": 2, "pairs": 1, "data": "compas"}
+            return _rows(Path(folder), 1, fixed, _MODELS[:1], workers=1)
     fixed = {"points": POINTS, "steps": _STEPS, "settling": _SETTLING, "pairs": _PAIRS, "data": "adult"}
-    return _rows(_FOLDER, _SEEDS, fixed)
+    return _rows(_FOLDER, _SEEDS, fixed, _MODELS)
 
 
-def _rows(folder: Path, seeds: int, fixed: dict[str, Any]) -> list[Any]:
+def _rows(
+    folder: Path, seeds: int, fixed: dict[str, Any], models: Sequence[str], workers: int | None = None
+) -> list[Any]:
     cells = [
         {"model": model, "improve": s, "seed": seed, **fixed}
-        for model in _MODELS
+        for model in models
         for s in range(len(_LOSSES))
         for seed in range(seeds)
     ]
-    found = fill(folder, moves, cells, _VERSION)
+    found = fill(folder, moves, cells, _VERSION, workers)
     return [_row(cell, one) for cell, one in zip(cells, found, strict=True)]
 
 
