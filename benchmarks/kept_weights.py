@@ -102,7 +102,7 @@ def _case(case: Case, quick: bool) -> list[list[object]]:
     peers, slow = _peers(case)
     engines = ("auto", "compiled") if small and not quick else ("auto",)
     sides = [_bare(case, quick), *(_ours(case, label, engine, quick) for engine in engines for label in _OURS), *peers]
-    target, blocks = (0.001, 2) if quick else (0.05, 31) if small else (0.3, 80)
+    target, blocks = (0.001, 2) if quick else (0.05, 31) if small else (0.3, 60)
     calls = {side.name: side.calls(target) for side in sides}
     every = {side.name: _SELDOM for side in sides if calls[side.name] * side.seconds > _LONG}
     timings = in_blocks({side.name: side.step for side in sides}, calls, blocks, every, _SUM)
