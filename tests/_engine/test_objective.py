@@ -48,6 +48,21 @@ def test_losses_come_in_several_forms(kind: str, value: Any) -> None:
     assert [[float(gradient) for gradient in row] for row in rows] == [[1, 1], [3, 3]]
 
 
+def test_a_tensor_of_losses_is_cut_only_where_single_ones_are_needed() -> None:
+    evaluated = linear().evaluate(torch.ones(4, 3), step=0)
+    assert evaluated.single is None
+    with torch.no_grad():  # as in a step
+        graphs = evaluated.graphs
+    assert [loss.requires_grad for loss in graphs] == [True, True]
+    assert evaluated.graphs is graphs
+
+
+def test_a_tensor_of_losses_without_a_graph_names_the_first_loss_that_counts() -> None:
+    objective = Objective(nn.Linear(1, 1), lambda model, x: torch.ones(2))
+    with pytest.raises(InvalidLosses, match="the loss of objective 1 depends on no trainable parameter"):
+        objective.evaluate(X, step=0, counts=[0.0, 3.0])
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
