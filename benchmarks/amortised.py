@@ -35,6 +35,7 @@ lower. Means leave out runs that diverge, and the column of the loss says how ma
 COLUMNS = ["problem", "S", "passes", "method", "weights", "step size", "steps", "solves", "loss", "stationarity"]
 COLUMNS += ["CPU seconds", "bar", "met"]
 
+_DIVERGED = 1e9  # the loss of a run that has failed, or ends above it
 _GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _WEIGHTINGS = {"every": MinNorm, "smgd": lambda: Averaged(MinNorm()), "stimulus": lambda: Smoothed(MinNorm(), 0.5)}
 
@@ -89,14 +90,14 @@ def train(problem: str, method: str, due: bool, lr: float, seed: int, shrink: in
         )
         if math.isfinite(sum(result.losses)):
             return {
-                "loss": min(statistics.fmean(result.losses), 1e9),
-                "stationarity": min(result.stationarity, 1e9),
+                "loss": min(statistics.fmean(result.losses), _DIVERGED),
+                "stationarity": min(result.stationarity, _DIVERGED),
                 "objectives": len(result.losses),
                 "steps": result.steps,
                 "solves": solves,
                 "seconds": process_time() - start,
             }
-    return {"loss": 1e9, "stationarity": 1e9, "objectives": 0, "steps": 0, "solves": 0, "seconds": 0.0}
+    return {"loss": _DIVERGED, "stationarity": _DIVERGED, "objectives": 0, "steps": 0, "solves": 0, "seconds": 0.0}
 
 
 class Comparison:
@@ -141,7 +142,7 @@ class Comparison:
             for due in (False, True):
                 rate = self.best_rate(method, due)
                 runs = self._runs(method, due, [rate], self.seeds)
-                finished = [run for run in runs if run["objectives"]] or runs
+                finished = [run for run in runs if run["loss"] < _DIVERGED] or runs
                 means[due] = {key: statistics.fmean(run[key] for run in finished) for key in runs[0]}
                 means[due]["diverged"] = len(runs) - len(finished)
                 mean, bar, met = means[due], "", ""
