@@ -231,3 +231,64 @@ def test_a_weighting_that_fails_at_a_solve_never_happened() -> None:
                     mg.backward(batch)
                 assert differing(before, everything(mg)) == []
             train(mg, [batch])
+
+
+class Long(nn.Module):
+    """One parameter of more entries than a piece of a norm, a short one, and a backward pass that can fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.out = nn.Linear(64, 80), nn.Linear(80, 2)
+        self.fails = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.wide(x))
+        if self.fails and torch.is_grad_enabled():
+            hidden.register_hook(self._fail)
+        return self.out(hidden)
+
+    def _fail(self, gradient: Tensor) -> None:
+        raise OSError("planned")
+
+
+def follow_large(micro_batch: int | None, fail_at: int | None = None) -> tuple[list[Tensor], MultiGradient]:
+    torch.manual_seed(0)
+    model, data = Long(), torch.randn(48, 64)
+    evaluated = 0
+
+    def losses(model: Long, batch: Tensor) -> Tensor:
+        nonlocal evaluated
+        evaluated += 1
+        model.fails = failing and evaluated == 2 * (1 if micro_batch is None else 4)  # the last backward pass at x_t
+        return (model(batch) - torch.tensor([1.0, -1.0])).square().mean(0)
+
+    options = {"reweigh": "anchor", "micro_batch": micro_batch, "engine": "rowwise", "check": False}
+    mg = MultiGradient(model, losses, Recursive([data], 30), **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    points = []
+    for t in range(40):
+        batch, failing, evaluated = data[t % 40 : t % 40 + 8], t == fail_at, 0
+        if failing:
+            before = [parameter.grad.clone() for parameter in model.parameters()]
+            with pytest.raises(OSError, match="planned"):
+                mg.backward(batch)
+            assert all(torch.equal(p.grad, b) for p, b in zip(model.parameters(), before, strict=True))
+            failing = False
+        mg.backward(batch)
+        optimizer.step()
+        points.append(torch.cat([parameter.detach().reshape(-1).clone() for parameter in model.parameters()]))
+    return points, mg
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_the_row_of_a_large_model_is_that_of_a_small_one(
+    micro_batch: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, _ = follow_large(micro_batch)
+    monkeypatch.setattr("stimulus_moo._engine.row.LARGE", 0)
+    large, mg = follow_large(micro_batch)
+    assert mg.store.rows._begun, "the long part began as a sum with the old row"
+    torch.testing.assert_close(torch.stack(large), torch.stack(small), rtol=0, atol=2e-6)
+    failed, again = follow_large(micro_batch, fail_at=25)
+    assert torch.equal(torch.stack(failed), torch.stack(large)), "bit for bit"
+    assert (again.samples, again.gradients, again.passes) == (mg.samples, mg.gradients, mg.passes)

@@ -60,3 +60,42 @@ def test_a_part_that_is_reached_later_is_in_the_blocks() -> None:
     row.replace([1, 0], [torch.ones(10)])
     row.add(0, parts(3.0), 1.0)
     assert torch.equal(row.matrices()[0], flat(row))
+
+
+LONG = 5000  # entries of a part that is finished in the backward pass of a large model
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+@pytest.mark.parametrize("ends", ["with a gradient", "without"])
+def test_the_old_row_of_a_large_model_is_added_once(calls: int, ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stimulus_moo._engine.row.LARGE", 0)
+    parameters = [nn.Parameter(torch.ones(LONG)), nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(LONG))]
+    old = Row(parameters, [torch.full((LONG,), 8.0), torch.full((2,), 4.0), None])
+    row = Row(parameters)
+    for k in range(calls):
+        last = k + 1 == calls and ends == "with a gradient"
+        row.accumulate(2 * parameters[0].sum() + parameters[1].sum(), 1.0, old, 0.5, last=last)
+    row.complete(old, 0.5)
+    expected = torch.cat([torch.full((LONG,), 4.0 + 2 * calls), torch.full((2,), 2.0 + calls)])
+    assert row.reach == [1, 1, 0]
+    assert torch.equal(flat(row), expected)
+    assert row.combine(torch.ones(1))[1] == pytest.approx(float(expected @ expected))
+    assert torch.equal(flat(old), torch.cat([torch.full((LONG,), 8.0), torch.full((2,), 4.0)]))
+
+
+def test_a_row_uses_the_memory_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stimulus_moo._engine.row.LARGE", 0)
+    parameters = [nn.Parameter(torch.ones(LONG))]
+    old, row = Row(parameters, [torch.ones(LONG)]), Row(parameters)
+
+    def step(reuse: bool) -> int:
+        row.begin(reuse=reuse)
+        row.accumulate(parameters[0].sum(), -1.0, old, 1.0)
+        row.accumulate(2 * parameters[0].sum(), 1.0, old, 1.0, last=True)
+        assert torch.equal(row.parts[0], torch.full((LONG,), 2.0))
+        return row.parts[0].data_ptr()
+
+    first = step(reuse=True)
+    assert step(reuse=True) == first
+    held = row.parts[0]
+    assert step(reuse=False) != held.data_ptr()
