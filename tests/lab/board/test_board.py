@@ -155,6 +155,18 @@ def test_make_writes_figures_page_and_table(monkeypatch, tmp_path):
     assert '"name": "one"' in page
 
 
+def test_the_page_of_a_part_of_the_board_names_the_problems_that_were_not_run(monkeypatch, tmp_path):
+    toy.install(monkeypatch, toy.problem("one"), toy.problem("two"))
+    make_board(["one"], tmp_path, Console(quiet=True), quick=True)
+    text = (tmp_path / "scoreboard.md").read_text()
+    assert "`stimulus-moo board one --quick`" in text
+    assert "**Not run: two.**" in text
+    make_board(["two", "one"], tmp_path, Console(quiet=True), quick=True)
+    text = (tmp_path / "scoreboard.md").read_text()
+    assert "`stimulus-moo board --quick`" in text
+    assert "Not run" not in text
+
+
 def test_without_data_a_problem_is_left_out_and_without_any_there_is_an_error(monkeypatch, tmp_path):
     def absent(seed, folder):
         raise DataError("no file")

@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from stimulus_moo import MissingDependency
+from stimulus_moo.lab.board import problems as table_of_problems
 from stimulus_moo.lab.board import rivals as table_of_rivals
 from stimulus_moo.lab.board.board import PASSES, SECONDS, Board
 from stimulus_moo.lab.board.cell import run_cell
@@ -64,6 +65,7 @@ def make_board(
     folder = out / ("quick" if quick else "cells")
     store = Store(folder, run_cell, version=_version, workers=workers, told=meter.told)
     board = Board(store, rivals, quick=quick, data=None if data is None else str(data))
+    others = [name for name in table_of_problems.PROBLEMS if name not in names]
     found = []
     with RunLock(out), store.opened():
         for row in rows:
@@ -78,11 +80,12 @@ def make_board(
             raise DataError(f"no problem of {', '.join(names)} has its data; see `stimulus-moo data list`")
         figures = {
             "quick": quick,
-            "command": f"stimulus-moo board{' --quick' if quick else ''}",
+            "command": " ".join(["stimulus-moo board", *(names if others else ()), *(["--quick"] if quick else ())]),
             "date": now(),
             "commit": commit(),
             "versions": {**versions(), **installed("torchjd", "rdkit", "cvxpy")},
             "missing": missing,
+            "others": others,
             "problems": found,
             "overall": {kind: overall(found, kind) for kind in (PASSES, SECONDS)},
         }

@@ -58,9 +58,10 @@ def markdown(board: Mapping[str, Any]) -> str:
 def _origin(board: Mapping[str, Any]) -> str:
     quick = "**A quick run with tiny budgets: its figures mean nothing.** " if board["quick"] else ""
     missing = f" Left out: {'; '.join(board['missing'])}." if board["missing"] else ""
+    others = f" **Not run: {', '.join(board['others'])}.**" if board["others"] else ""
     return (
         f"{quick}Made by `{board['command']}`, {board['date']}, commit {board['commit']}, "
-        f"{', '.join(f'{name} {number}' for name, number in board['versions'].items())}.{missing}\n"
+        f"{', '.join(f'{name} {number}' for name, number in board['versions'].items())}.{missing}{others}\n"
     )
 
 
