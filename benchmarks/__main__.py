@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import subprocess
 import sys
 import time
@@ -40,6 +41,10 @@ NAMES = (
     "fronts",
     "moves",
 )
+
+#: glibc's allocator then keeps memory. Otherwise it returns the gradients of a large model to the system, or not, as it
+#: happens, and page faults can take as long as the arithmetic, on every side.
+_ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
 
 _HERE = Path(__file__).parent
 
@@ -79,4 +84,6 @@ def run(name: str, folder: Path, *, quick: bool) -> None:
 
 
 if __name__ == "__main__":
+    if not os.environ.keys() >= _ALLOCATOR.keys():
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **_ALLOCATOR})
     sys.exit(main())

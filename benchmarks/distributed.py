@@ -96,7 +96,7 @@ def rows(quick: bool = False) -> list[list[object]]:
 
 def all_speeds() -> list[list[object]]:
     """Return the speed-ups of two ranks; bars are for the convolutional networks under kept weights."""
-    networks = lenet(), *(resnet(4, width=16, batch=batch) for batch in (32, 128, 256, 512))
+    networks = lenet(), lenet(512), *(resnet(4, width=16, batch=batch) for batch in (32, 128, 256, 512))
     table = [row for case in networks for row in speeds(case, barred=True)]
     return table + speeds(mlp(64, 32, 16, 8, 8))
 

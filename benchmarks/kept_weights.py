@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.cases import Case, of_step_cost
-from benchmarks.sides import SETTLED, TORCHJD, OurStep, TorchJDStep, WeightedSum, verdict
+from benchmarks.sides import SETTLED, TORCHJD, OurStep, TorchJDStep, TwoPoints, WeightedSum, verdict
 from benchmarks.timing import Timings, in_blocks, milliseconds, seconds_of
 from stimulus_moo import Fixed
 
@@ -26,6 +26,8 @@ product if the losses are a tensor), SGD, `zero_grad`. SGD is torch's fused one 
   exact Gramian, or with its sketch.
 - *STIMULUS inner step*: two points, its anchor is taken before the measurement; with kept weights
   (`reweigh="anchor"`) or with all rows.
+- *inner step by hand*: the same rule on the weighted sum, in twenty lines without checks, roll-back or weights: what a
+  step at two points costs at least, written in this way.
 - *SMGD, all rows*: the papers' rule, which solves at every step.
 - *TorchJD*: `backward`, `jac_to_grad` with `MGDA`, SGD. Ratios are to the fastest of its options on the case; options
   that are more than twice as slow are timed with a single call.
@@ -42,6 +44,7 @@ shown as median (lower quartile-upper quartile); smaller is better.
 COLUMNS = ["case", "side", "engine", "passes", "ms per step", "/ weighted sum", "/ TorchJD", "bar", "met"]
 
 _SUM, _KEPT, _FIXED, _ALL = "weighted sum", "kept-weights step", "scalarisation, Fixed", "SMGD, all rows"
+_HAND = "inner step by hand"
 _EXACT, _SKETCH = (f"SMGD, reweigh={_REWEIGH}, {gramian} Gramian" for gramian in ("exact", "sketched"))
 _INNER, _INNER_ALL = (f"STIMULUS inner step, {how}" for how in ('reweigh="anchor"', "all rows"))
 _NEVER = 10**9
@@ -101,7 +104,8 @@ def _case(case: Case, quick: bool) -> list[list[object]]:
     small = _kind(case) == "MLP"
     peers, slow = _peers(case)
     engines = ("auto", "compiled") if small and not quick else ("auto",)
-    sides = [_bare(case, quick), *(_ours(case, label, engine, quick) for engine in engines for label in _OURS), *peers]
+    bare = _bare(case, _SUM, WeightedSum(case), 1, quick), _bare(case, _HAND, TwoPoints(case), 2, quick)
+    sides = [*bare, *(_ours(case, label, engine, quick) for engine in engines for label in _OURS), *peers]
     target, blocks = (0.001, 2) if quick else (0.05, 31) if small else (0.3, 60)
     calls = {side.name: side.calls(target) for side in sides}
     every = {side.name: _SELDOM for side in sides if calls[side.name] * side.seconds > _LONG}
@@ -119,10 +123,9 @@ def _kind(case: Case) -> str:
     return case.name.replace(",", " ").split()[0]
 
 
-def _bare(case: Case, quick: bool) -> _Side:
-    step = WeightedSum(case)
+def _bare(case: Case, label: str, step: Callable[[], object], passes: int, quick: bool) -> _Side:
     seconds_of(step, 3 if quick else SETTLED)
-    return _Side(_SUM, step, seconds_of(step, 3), passes=1)
+    return _Side(label, step, seconds_of(step, 3), passes)
 
 
 def _ours(case: Case, label: str, engine: str, quick: bool) -> _Side:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from stimulus_moo.lab.runs.directory import processor
+from stimulus_moo.lab.runs.library_commit import library_commit
 
 _PACKAGES = ("stimulus-moo", "torch", "numpy", "scipy", "torchjd", "quadprog", "lightgbm")
 _INTRODUCTION = """\
@@ -24,7 +24,9 @@ _INTRODUCTION = """\
 
 Written by `make bench`, or section by section by `python -m benchmarks NAME`, from `results.json`. Both sides of a
 ratio are measured in one process, in alternating blocks. Figures are medians. The column *bar* is the target that was
-set before the measurement.
+set before the measurement. The commit of a section is the last one that changed the library. `python -m
+benchmarks` sets `MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_` so that glibc's allocator keeps the memory of
+large models; otherwise page faults come and go on every side.
 """
 
 Section = dict[str, Any]
@@ -40,7 +42,7 @@ def section(module: ModuleType, rows: Sequence[Sequence[object]], seconds: float
         "quick": quick,
         "seconds": round(seconds),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _commit(),
+        "commit": library_commit() or "unknown",
         "python": platform.python_version(),
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},
         "machine": f"{processor()}, {os.cpu_count()} cores",
@@ -128,15 +130,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _commit() -> str:
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--", ":/src", ":/benchmarks/*.py")
-        return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"

@@ -53,14 +53,53 @@ class WeightedSum:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE, fused=True)
 
     def __call__(self) -> None:
-        losses = self.case.losses(self.model, self.case.batch)
-        if isinstance(losses, Tensor):
-            total = losses @ self.weights
-        else:
-            total = sum(loss * weight for loss, weight in zip(losses, self.weights.tolist(), strict=True))
-        total.backward()
+        self.backward(1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def backward(self, sign: float) -> None:
+        """Add the gradient of the weighted sum, or subtract it."""
+        losses = self.case.losses(self.model, self.case.batch)
+        if isinstance(losses, Tensor):
+            total = losses @ (sign * self.weights)
+        else:
+            total = sum(loss * weight for loss, weight in zip(losses, (sign * self.weights).tolist(), strict=True))
+        total.backward()
+
+
+class TwoPoints(WeightedSum):
+    """An inner STIMULUS step on the weighted sum, written by hand, without checks and without a way back.
+
+    Two passes at two points, the old row added, its norm, and copies of x_t and d, as the rule needs them.
+    """
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.parameters = list(self.model.parameters())
+        self.previous, self.row = ([x.detach().clone() for x in self.parameters] for _ in range(2))
+        self.gradients = [torch.zeros_like(x) for x in self.parameters]
+
+    def __call__(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._swap()
+        self.backward(-1.0)
+        self._swap()
+        self.backward(1.0)
+        row = [parameter.grad for parameter in self.parameters]
+        torch._foreach_add_(row, self.row)
+        torch.stack(torch._foreach_norm(row)).square().sum().item()
+        torch._foreach_copy_(self.gradients, row)
+        torch._foreach_copy_(self.previous, [parameter.detach() for parameter in self.parameters])
+        self.row = row
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        self.optimizer.step()
+
+    def _swap(self) -> None:
+        for i, parameter in enumerate(self.parameters):
+            own, parameter.data = parameter.data, self.previous[i]
+            self.previous[i] = own
 
 
 class TorchJDStep:

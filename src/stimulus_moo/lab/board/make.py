@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -78,12 +77,13 @@ def make_board(
             meter.end(row.name)
         if not found:
             raise DataError(f"no problem of {', '.join(names)} has its data; see `stimulus-moo data list`")
+        library = versions()
         figures = {
             "quick": quick,
             "command": " ".join(["stimulus-moo board", *(names if others else ()), *(["--quick"] if quick else ())]),
             "date": now(),
-            "commit": commit(),
-            "versions": {**versions(), **installed("torchjd", "rdkit", "cvxpy")},
+            "commit": library.pop("commit", "unknown"),
+            "versions": {**library, **installed("torchjd", "rdkit", "cvxpy")},
             "missing": missing,
             "others": others,
             "problems": found,
@@ -111,12 +111,3 @@ def installed(*packages: str) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def commit() -> str:
-    """Return the commit of the source, if it is in a git repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=, with changes"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"

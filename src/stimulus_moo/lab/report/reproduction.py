@@ -92,7 +92,8 @@ def write_page(out: Path, page: Path) -> None:
     for label, found in groups.items():
         parts += [_own(group) for name, group in found.items() if name not in CLAIMS and label not in _LABELS]
     verdicts += [(_title(study), str(study.get("verdict"))) for study in studies.values()]
-    write_text(page, "\n".join([_HEAD, summary(verdicts), _READING, *parts, _LOOSE_ENDS, _PLUS]))
+    described = [*(run.settings for runs in complete.values() for run in runs), *studies.values()]
+    write_text(page, "\n".join([_HEAD, summary(verdicts), _READING, _origin(described), *parts, _LOOSE_ENDS, _PLUS]))
 
 
 def summary(verdicts: Sequence[tuple[str, str]]) -> str:
@@ -115,6 +116,21 @@ def summary(verdicts: Sequence[tuple[str, str]]) -> str:
         lines.append(f"| [{title}](#{_anchor(title)}) |{cells}")
     lines.append("| **all claims** |" + "".join(f" **{total[found]}** |" for found in columns))
     return "\n".join([*lines, ""]) if verdicts else "None was run yet.\n"
+
+
+def _origin(described: Sequence[Mapping[str, Any]]) -> str:
+    """Return the commits of the library that the runs and studies are of.
+
+    >>> _origin([{"versions": {"commit": "abc"}}, {"versions": {"commit": "abc"}}])
+    'The commit of the library is abc.\\n'
+    """
+    commits = dict.fromkeys(str((one.get("versions") or {}).get("commit", "unknown")) for one in described)
+    several = len(commits) > 1
+    return (
+        f"The commit{'s' * several} of the library {'are' if several else 'is'} {', '.join(commits)}.\n"
+        if commits
+        else ""
+    )
 
 
 def _anchor(title: str) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 import stimulus_moo
+from stimulus_moo.lab.runs.library_commit import library_commit
 from stimulus_moo.lab.runs.storage import RunError, plain, read_json
 
 SETTINGS, METRICS, SUMMARY = "settings.json", "metrics.jsonl", "summary.json"
@@ -58,9 +59,9 @@ def describe(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, this library and the numerical packages."""
-    packages = {name: version(name) for name in ("torch", "numpy", "scipy")}
-    return {"python": platform.python_version(), "stimulus_moo": stimulus_moo.__version__, **packages}
+    """Return the versions of Python, this library, its commit if known, and the numerical packages."""
+    own = {"stimulus_moo": stimulus_moo.__version__, **({"commit": commit} if (commit := library_commit()) else {})}
+    return {"python": platform.python_version(), **own, **{name: version(name) for name in ("torch", "numpy", "scipy")}}
 
 
 def processor() -> str:

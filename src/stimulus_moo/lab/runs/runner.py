@@ -12,7 +12,17 @@ import torch
 from stimulus_moo.distributed import find_group
 from stimulus_moo.lab.experiment import Experiment, ExperimentSettings
 from stimulus_moo.lab.runs.cells import Cells
-from stimulus_moo.lab.runs.directory import CELLS, SETTINGS, STUDY, SUMMARY, describe, occupied, open_folder, run_folder
+from stimulus_moo.lab.runs.directory import (
+    CELLS,
+    SETTINGS,
+    STUDY,
+    SUMMARY,
+    describe,
+    occupied,
+    open_folder,
+    run_folder,
+    versions,
+)
 from stimulus_moo.lab.runs.lock import RunLock
 from stimulus_moo.lab.runs.reading import check_fields
 from stimulus_moo.lab.runs.schema import settings_problem, study_problem, summary_problem
@@ -197,7 +207,7 @@ def run_study(
         about = {"name": study.name, "title": study.title, "claim": study.claim, "settings": settings, "seeds": seeds}
         remarks = [*_remarks(study, settings), *found.get("findings", ())]
         changed = {"verdict": "not conclusive"} if _remarks(study, settings) else {}
-        report: dict[str, Any] = plain({**about, **found, "findings": remarks, **changed})
+        report: dict[str, Any] = plain({**about, **found, "findings": remarks, **changed, "versions": versions()})
         write_json(out / STUDY, report)
     return report
 

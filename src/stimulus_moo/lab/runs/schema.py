@@ -98,6 +98,7 @@ _STUDY: dict[str, Check] = {
     **dict.fromkeys(("name", "title", "claim", "verdict"), _text),
     "seeds": _count,
     "settings": _dict_of(lambda _: True),
+    "versions": _dict_of(_scalar),
     "findings": _list_of(_text),
     "tables": _list_of(lambda table: _is(table, _TABLE) and _rectangular(table)),
     "charts": _list_of(lambda chart: _is(chart, _CHART)),
