@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import math
@@ -579,3 +580,44 @@ def test_hands_free_runs_resume_as_if_never_stopped(options: dict[str, Any], sto
 def test_hands_free_options_are_checked(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         train(**options)
+
+
+def counts_of_events(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor]:
+    """Two Poisson losses, which overflow after a step that is too long."""
+    x, y = batch[:, :2], batch[:, 2:]
+    rate = model(x)
+    return (rate.exp() - y * rate)[:, 0].mean(), (rate.exp() - y * rate)[:, 1].mean()
+
+
+def test_an_evaluation_on_the_way_leaves_the_judgement_to_the_guard() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 2, dtype=torch.float64)
+    data = torch.cat([x, torch.poisson(x.exp().clamp(max=9))], 1)
+
+    def run(**options: Any) -> Any:
+        torch.manual_seed(1)
+        model = nn.Linear(2, 2, dtype=torch.float64)
+        return fit(model, counts_of_events, data, method="stimulus-m", lr=100.0, steps=30, progress=False, **options)
+
+    plain, watched = run(), run(evaluate_every=1)
+    assert plain.taken_back > 0
+    assert (watched.losses, watched.taken_back) == (plain.losses, plain.taken_back)
+
+
+def test_names_of_losses_outlive_a_finished_run(tmp_path: Path) -> None:
+    def named(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
+        return {"click": model(batch).square().mean(), "buy": (model(batch) - 1).square().mean()}
+
+    options: Any = {"steps": 5, "evaluate_every": 5, "checkpoint": tmp_path / "run", "resume": True, "progress": False}
+    data = torch.ones(16, 2)
+    first = fit(nn.Linear(2, 1), named, data, **options)
+    again = fit(nn.Linear(2, 1), named, data, **options)
+    assert again.named_losses == first.named_losses
+    assert set(again.named_losses) == {"click", "buy"}
+
+
+def test_a_method_in_the_metric_of_another_optimizer_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = lambda parameters, settings: torch.optim.RMSprop(parameters, lr=settings.rate)  # noqa: E731
+    monkeypatch.setitem(METHODS, "rms", dataclasses.replace(METHODS["auto"], name="rms", step=step))
+    result = fit(nn.Linear(2, 2), lambda m, b: (m(b) - b).square().mean(0), torch.randn(64, 2), method="rms", steps=20)
+    assert result.steps == 20

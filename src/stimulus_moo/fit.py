@@ -22,12 +22,12 @@ from stimulus_moo.data.sources import Collate, Source, as_source
 from stimulus_moo.distributed import find_group
 from stimulus_moo.errors import InvalidOption, NonFiniteError
 from stimulus_moo.methods import MethodOptions, Settings, check_options, find_method
-from stimulus_moo.training.checkpoint import Checkpoints
+from stimulus_moo.training.checkpoint import Checkpoints, bounds_in
 from stimulus_moo.training.history import Result
 from stimulus_moo.training.limits import Limits
 from stimulus_moo.training.progress import Callback, progress_bar
 from stimulus_moo.training.run import Run, take_over
-from stimulus_moo.training.target import Target, alone
+from stimulus_moo.training.target import Alone, Target
 from stimulus_moo.weightings.base import GramianToWeights
 
 logger = logging.getLogger("stimulus_moo")
@@ -108,9 +108,10 @@ def fit(
         preference: r of ``Ray``, one positive number per objective: train to the Pareto point where r_s f_s is the same
             for all objectives; a larger r_s asks for a smaller loss.
         bounds: upper bounds of some losses, by objective: a number, or ``"5%"`` for 5% above the least loss that a run
-            on this objective alone reaches with the same limits; the counters do not include that run. The other losses
-            are minimised subject to the bounds, see ``Bounded``; ``Result.missed`` has those that were not met. With a
-            preference or bounds, ``"auto"`` means ``"stimulus-adam"``: they need losses without the noise of a batch.
+            on this objective alone reaches with the same limits; the counters do not include that run, and a resumed
+            run keeps the number that was found. The other losses are minimised subject to the bounds, see ``Bounded``;
+            ``Result.missed`` has those that were not met. With a preference or bounds, ``"auto"`` means
+            ``"stimulus-adam"``: they need losses without the noise of a batch.
         weighting: replaces the method's weighting; an object or a name, as for ``MultiGradient``.
         reweigh, gramian: as for ``MultiGradient``: when weights are solved for, None for the method's own rule, and
             from which Gramian.
@@ -194,17 +195,26 @@ def fit(
     def least(s: int) -> float:
         """Return the least value of one loss, by a run on a copy of the model."""
         require_copyable(model, "a bound relative to an objective's own best")
-        loss, count = alone(losses, counts, s)
-        own = (lr, momentum, settings.batch_size, settings.period, steps, gradients, passes, seconds)
-        names = ("lr", "momentum", "batch_size", "period", "steps", "gradients", "passes", "seconds")
-        limits: Any = dict(zip(names, own, strict=True))
-        places: Any = {"micro_batch": micro_batch, "counts": count, "anchor_batch": anchor_batch, "seed": seed}
-        groups: Any = {"process_group": process_group, "shard": shard, "collate_fn": collate_fn, "workers": workers}
-        copied = copy.deepcopy(model)
-        return fit(copied, loss, dataset, method=chosen.name, progress=False, **limits, **places, **groups).losses[0]
+        limits: Any = {"steps": steps, "gradients": gradients, "passes": passes, "seconds": seconds}
+        sizes: Any = {"batch_size": settings.batch_size, "period": settings.period, "anchor_batch": anchor_batch}
+        rules: Any = {"lr": lr, "momentum": momentum, "guard": guard, "optimizer": optimizer, "scheduler": scheduler}
+        places: Any = {"micro_batch": micro_batch, "engine": engine, "collate_fn": collate_fn, "workers": workers}
+        groups: Any = {"process_group": process_group, "shard": shard, "seed": seed, "on_nonfinite": on_nonfinite}
+        quiet: Any = {"evaluation": None if source.finite else evaluation, "progress": False, "check": False}
+        own = {"counts": counts, **limits, **sizes, **rules, **places, **groups, **quiet, **options}
+        found = fit(copy.deepcopy(model), losses, dataset, method=chosen.name, weighting=Alone(s), **own)
+        if not found.losses:
+            raise InvalidOption(
+                f"bounds[{s}] must be a number where the losses cannot be evaluated (NaN, or a stream without "
+                "evaluation data), found a share"
+            )
+        return found.losses[s]
 
     if target is not None:
-        target = target.resolved(least)
+        known: dict[int, float] = {}
+        if target.shares and resume:
+            known = find_group(process_group, shard).broadcast(lambda: bounds_in(checkpoint))
+        target = target.resolved(least, known)
         weighting = target.weighting()
     run = Run(
         model,
@@ -219,6 +229,7 @@ def fit(
         optimizer=optimizer,
         scheduler=scheduler,
         mu=mu,
+        bounds=None if target is None else target.found,
         evaluation=evaluation,
         shared=shared,
         micro_batch=micro_batch,

@@ -99,3 +99,16 @@ def test_a_row_uses_the_memory_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch
     assert step(reuse=True) == first
     held = row.parts[0]
     assert step(reuse=False) != held.data_ptr()
+
+
+def test_memory_of_an_earlier_row_is_released_where_gradients_bring_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stimulus_moo._engine.row.LARGE", 0)
+    parameters = [nn.Parameter(torch.ones(LONG))]
+    old, row = Row(parameters, [torch.ones(LONG)]), Row(parameters)
+    row.begin(reuse=True)
+    row.accumulate(parameters[0].sum(), -1.0, old, 1.0)
+    row.accumulate(parameters[0].sum(), 1.0, old, 1.0, last=True)
+    row.begin(reuse=True)
+    assert row._memory
+    row.add(0, [torch.ones(LONG)], 1.0)
+    assert not row._memory

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -159,3 +159,64 @@ def test_a_zero_gradient_pins_min_norm_and_not_balanced_weights():
     assert pinned.weights.tolist() == [0.0, 1.0]
     assert pinned.sq_norm == 0
     assert MultiGradient(model, losses, MiniBatch(), Balanced()).backward(data).sq_norm > 0
+
+
+def sparse(labels):
+    """Three tasks of one linear model, and which samples have a label of each."""
+    torch.manual_seed(0)
+    x = torch.randn(len(labels), 3)
+    y = x @ torch.tensor([[1.0, -1.0, 2.0], [0.5, 0.0, 1.0], [0.0, 1.0, -1.0]])
+
+    def losses(model, batch):
+        here = batch[2]
+        squares = torch.where(here > 0, (model(batch[0]) - batch[1]).square(), 0.0)
+        return squares.sum(0) / here.sum(0)  # NaN without a label
+
+    return nn.Linear(3, 3), losses, (x, y, labels), lambda batch: batch[2].sum(0)
+
+
+def test_figures_stay_with_their_task_where_labels_are_missing():
+    labels = torch.ones(32, 3)
+    labels[:, 0] = 0  # never
+    labels[8:, 1] = 0  # in the first batch only
+    model, losses, columns, counts = sparse(labels)
+    batches = [tuple(column[k : k + 8] for column in columns) for k in range(0, 32, 8)]
+    found = look(model, losses, batches, counts=counts)
+    whole = look(model, lambda m, b: losses(m, b)[2:], batches)
+    assert math.isnan(found.losses[0])
+    assert math.isnan(found.signal[0])
+    assert found.signal[2] == pytest.approx(whole.signal[0])
+    assert found.noise[2] == pytest.approx(whole.noise[0])
+    assert found.losses[2] == pytest.approx(whole.losses[0])
+    assert found.signal[1] > 0
+    assert (found.noise[1], found.zero[1]) == (0.0, 0.0)
+
+
+def test_rare_labels_are_diagnosed():
+    torch.manual_seed(1)
+    labels = torch.zeros(400, 3)
+    labels[torch.arange(400), torch.randint(3, (400,))] = 1.0  # no sample has two
+    labels[:, 2] *= (torch.rand(400) < 0.2).float()
+    labels[:, 0] = torch.maximum(labels[:, 0], (labels.sum(1) == 0).float())
+    model, losses, columns, counts = sparse(labels)
+    found = diagnose(model, losses, columns, counts=counts, steps=20, batch_size=8)
+    assert all(math.isfinite(task.alone) for task in found.tasks)
+
+
+def test_a_dict_of_losses_in_another_order_is_the_same():
+    torch.manual_seed(0)
+    x = torch.randn(120, 3)
+    calls = 0
+
+    def losses(model, batch, turns=False):
+        nonlocal calls
+        calls += 1
+        both = {"sum": (model(batch[0])[:, 0] - batch[1]).square().mean(), "flat": 3 + model(batch[0]).square().mean()}
+        return both if not turns or calls % 2 else dict(reversed(both.items()))
+
+    figures = []
+    for turns in (False, True):
+        torch.manual_seed(0)
+        found = diagnose(nn.Linear(3, 1), partial(losses, turns=turns), (x, x.sum(1)), steps=10)
+        figures.append([(task.name, task.alone, task.mean, task.auto) for task in found.tasks])
+    assert figures[0] == figures[1]

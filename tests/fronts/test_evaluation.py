@@ -32,3 +32,15 @@ def test_a_state_is_moved_on_a_line() -> None:
     assert moved_state(end, other, 0.5)["x"].item() == 2.5
     assert moved_state(end, other, -0.5)["x"].item() == 1.5
     assert moved_state(end, other, 0.5)["n"].item() == 3
+
+
+def test_losses_keep_their_places_whatever_the_order_of_the_names() -> None:
+    calls = 0
+
+    def turning(model: nn.Module, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        nonlocal calls
+        calls += 1
+        both = {"one": torch.tensor(1.0), "two": torch.tensor(2.0)}
+        return both if calls % 2 else dict(reversed(both.items()))
+
+    assert mean_losses(nn.Linear(2, 1), turning, X, {"anchor_batch": 2}) == [1.0, 2.0]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from stimulus_moo import InvalidOption, StateMismatch
-from stimulus_moo.fronts import Front, FrontPoint
+from stimulus_moo.fronts import Front, FrontPoint, files
 
 LOSSES = ([0.0, 1.0], [0.2, 0.5], [0.6, 0.6], [1.0, 0.1])
 
@@ -124,3 +124,27 @@ def test_names_and_points_are_checked() -> None:
         Front(front().points, names=["a"])
     with pytest.raises(InvalidOption, match="reference must hold 2 numbers"):
         front().hypervolume([1.0])
+
+
+@pytest.mark.parametrize("bounds", [{2: 1.0}, {"f0": 0.5}, {-1: 0.5}])
+def test_bounds_of_other_objectives_are_refused(bounds: Any) -> None:
+    with pytest.raises(InvalidOption, match="objective"):
+        front().choose(bounds=bounds)
+
+
+def test_points_with_one_number_are_not_saved(tmp_path: Path) -> None:
+    both = [*front().points, *front().points[:1]]
+    with pytest.raises(InvalidOption, match=r"points must have different numbers to be saved, found \[0\] twice"):
+        Front(both, torch.nn.Linear(2, 1)).save(tmp_path / "front")
+    assert not (tmp_path / "front").exists()
+    Front([*both[:-1], replace(both[-1], number=7)], torch.nn.Linear(2, 1)).save(tmp_path / "front")
+    assert len(Front.load(tmp_path / "front")) == 5
+
+
+def test_parameters_of_an_interrupted_call_do_not_stay(tmp_path: Path) -> None:
+    """The file of a point that no table lists is of a call that was interrupted before it wrote the table."""
+    point = front().points[0]
+    torch.save({"weight": torch.full((1, 2), 9.0), "bias": torch.zeros(1)}, tmp_path / "point-000.pt")
+    files.write(tmp_path, [point], [], None, {})
+    (loaded,) = Front.load(tmp_path).points
+    assert torch.equal(loaded.state["weight"], point.state["weight"])

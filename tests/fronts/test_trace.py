@@ -203,3 +203,18 @@ def test_an_impossible_move_leaves_the_model_at_the_best() -> None:
         navigate(model, losses, data, improve=2)
     with pytest.raises(InvalidOption, match="bounds cannot be given to navigate"):
         navigate(model, losses, data, bounds={})
+
+
+@pytest.mark.filterwarnings("ignore::stimulus_moo.StimulusWarning")  # of the step size
+def test_a_move_that_only_does_harm_leaves_the_model_where_it_was() -> None:
+    model = Point([0.5])
+
+    def losses(model: Any, batch: Any) -> Any:
+        return (model() - 1).square().sum() + 1.0 + 0 * batch.mean(), (model() + 1).square().sum() + 0 * batch.mean()
+
+    data = torch.zeros(9, 1, dtype=torch.float64)
+    move = navigate(model, losses, data, improve=0, by=0.01, lr=30.0, guard=False, steps=5)
+    assert move.after == move.before
+    assert move.improved == 0.0
+    assert move.missed == pytest.approx(0.01 * move.before[0])
+    assert model().tolist() == [0.5]

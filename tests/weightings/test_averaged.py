@@ -133,3 +133,12 @@ def test_averaged_weights_are_less_noisy_than_their_batches() -> None:
         errors.append([float((weights - exact).norm()) for weights in (averaged(gramian), MinNorm()(gramian))])
     late = torch.tensor(errors[30:]).mean(0)
     assert late[0] < 0.5 * late[1]  # an average over about 19 solves has a standard error of less than a quarter
+
+
+def test_an_objective_that_was_absent_at_first_starts_with_its_first_row() -> None:
+    averaged, late = Averaged(MinNorm(), 0.9), gramians(2)[1]
+    averaged.among(torch.diag(torch.tensor([2.0, 0.0, 3.0], dtype=torch.float64)), [0, 2])
+    averaged(late)
+    assert averaged.gramian is not None
+    torch.testing.assert_close(averaged.gramian[1], late[1])  # its products are not mixed with zeros
+    assert averaged.gramian[0, 0] == pytest.approx(0.9 * 2.0 + 0.1 * float(late[0, 0]))

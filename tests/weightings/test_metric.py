@@ -214,3 +214,30 @@ def test_an_entry_that_never_had_a_gradient_counts_as_it_is() -> None:
     (root,) = Metric(optimizer).roots([parameter])
     assert root is not None
     torch.testing.assert_close(root, torch.tensor([2.0**-0.5, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("make", "squares"),
+    [
+        (lambda p: torch.optim.RMSprop(p, lr=1e-3, centered=True, weight_decay=0.1), "rmsprop"),
+        (lambda p: torch.optim.Adam(p, lr=1e-3, weight_decay=0.5), "adam"),
+        (lambda p: torch.optim.Adam(p, lr=1e-3, weight_decay=0.5, maximize=True), "adam"),
+        (lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.5), "adam"),
+        (lambda p: torch.optim.Adagrad(p, lr=1e-3, weight_decay=0.5), "adagrad"),
+    ],
+)
+def test_d_after_a_step_is_what_the_optimizer_then_divides_by(make, squares) -> None:
+    torch.manual_seed(0)
+    x = torch.nn.Parameter(torch.randn(5, dtype=torch.float64))
+    optimizer = make([x])
+    metric = Metric(optimizer)
+    for t in range(4):
+        x.grad = torch.randn(5, dtype=torch.float64) + 1.0
+        (expected,) = metric.after([x])
+        optimizer.step()
+        state, eps = optimizer.state[x], optimizer.param_groups[0]["eps"]
+        if squares == "rmsprop":
+            moment = state["square_avg"] - state["grad_avg"].square()
+        else:
+            moment = state["sum"] if squares == "adagrad" else state["exp_avg_sq"] / (1 - 0.999 ** (t + 1))
+        torch.testing.assert_close(expected, moment.sqrt() + eps, rtol=1e-12, atol=1e-12)

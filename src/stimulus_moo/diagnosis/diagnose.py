@@ -17,8 +17,9 @@ from stimulus_moo.data.sources import as_source
 from stimulus_moo.diagnosis.findings import ALIGNED, conflict_rate, find
 from stimulus_moo.diagnosis.gradients import Look, look
 from stimulus_moo.diagnosis.report import Diagnosis, TaskFigures
-from stimulus_moo.diagnosis.trials import Trials, split
+from stimulus_moo.diagnosis.trials import Trials, in_order, split
 from stimulus_moo.options import positive_integer, seed_number
+from stimulus_moo.training.devices import on_device
 
 _BATCHES = 16  # at every point
 _POINTS = (0.5, 1.0)  # of the run on the mean loss, besides the start
@@ -86,7 +87,7 @@ def diagnose(
         size = math.isqrt(parts.size - 1) + 1 if batch_size is None else positive_integer("batch_size", batch_size)
         if size * 2 > parts.size:
             raise InvalidOption(f"batch_size must be at most half of the {parts.size} training samples, found {size}")
-        chosen = None if shared is None else _names_of(model, shared)
+        chosen, losses = None if shared is None else _names_of(model, shared), in_order(on_device(model, losses))
         trials = Trials(model, losses, counts, parts, {"batch_size": size, "steps": steps, "seed": seed}, chosen)
         batches = _batches(parts.train, size, seed)
         looks = [_look(trials, model, batches)]

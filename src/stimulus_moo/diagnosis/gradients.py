@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stimulus_moo import Full, MiniBatch, MultiGradient
+from stimulus_moo import Full, MiniBatch, MultiGradient, Weighting
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,21 @@ class Look:
     resolved: list[bool]
 
 
-class _Recorder:
-    """A weighting that keeps the Gramians that it is given, and returns equal weights."""
+class _Recorder(Weighting):
+    """A weighting that keeps the Gramians that it is given, NaN where a label is missing, and returns equal weights."""
 
     def __init__(self) -> None:
         self.gramians: list[Tensor] = []
 
     def __call__(self, gramian: Tensor) -> Tensor:
         """Record a Gramian."""
-        self.gramians.append(gramian.detach().double().cpu())
-        return torch.full((len(gramian),), 1.0 / len(gramian), dtype=gramian.dtype, device=gramian.device)
+        return self.among(gramian, range(len(gramian)))
+
+    def among(self, gramian: Tensor, present: Sequence[int]) -> Tensor:
+        """Record a Gramian of which only some rows are known."""
+        known = torch.zeros(len(gramian), dtype=torch.bool).index_fill(0, torch.tensor(present), True)
+        self.gramians.append(torch.where(known[:, None] & known, gramian.detach().double().cpu(), torch.nan))
+        return known.to(gramian) / len(present)
 
 
 def look(
@@ -59,23 +64,24 @@ def look(
     """Evaluate the gradients of all losses on at least two batches. The model's ``grad`` is overwritten.
 
     With the gradients g_b of K batches and their mean g, the squared noise of a batch is
-    K / (K - 1) (mean ||g_b||^2 - ||g||^2), and the squared signal is ||g||^2 - noise^2 / K.
+    K / (K - 1) (mean ||g_b||^2 - ||g||^2), and the squared signal is ||g||^2 - noise^2 / K. For each loss, K counts the
+    batches that have a label of it; without any, its figures are NaN.
     """
     options: dict[str, Any] = {"counts": counts, "shared": None if shared is None else list(shared), "check": False}
     single, mean = _Recorder(), _Recorder()
     multigradient = MultiGradient(model, losses, MiniBatch(), single, **options)
     values = torch.stack([multigradient.backward(batch).losses.double() for batch in batches])
     MultiGradient(model, losses, Full(batches), mean, **options).backward()
-    each = torch.stack([one for one in single.gramians if one.shape == mean.gramians[0].shape])
-    whole, count = mean.gramians[0], len(each)
-    squares = whole.diagonal()
-    noise = ((each.diagonal(dim1=1, dim2=2).mean(0) - squares) * count / max(count - 1, 1)).clamp(min=0.0)
+    each, whole = torch.stack(single.gramians), mean.gramians[0]
+    squares, of_batches = whole.diagonal(), each.diagonal(dim1=1, dim2=2)
+    count = (~of_batches.isnan()).sum(0)
+    noise = ((of_batches.nanmean(0) - squares) * count / (count - 1).clamp(min=1)).clamp(min=0.0)
     signal = (squares - noise / count).clamp(min=0.0)
     return Look(
         losses=values.nanmean(0).tolist(),
         signal=signal.sqrt().tolist(),
         noise=noise.sqrt().tolist(),
-        zero=(each.diagonal(dim1=1, dim2=2) == 0).double().mean(0).tolist(),
+        zero=((of_batches == 0).sum(0) / count).tolist(),
         cosines=_cosines(whole).tolist(),
         negative=_negative(each),
         resolved=(signal > noise / count).tolist(),

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from stimulus_moo import InvalidOption, NonFiniteError, Result, fit
+from stimulus_moo._engine.loss_names import unpacked
 from stimulus_moo.data.batches import rebuild, tensors
 from stimulus_moo.data.sources import Columns, Source, as_source
+from stimulus_moo.training.target import Alone
 
 _MOST = 16_384  # samples in use
 _HELD_OUT = 0.2
@@ -31,6 +33,18 @@ class Split:
     held_out: list[Any]
     shuffled: Any
     size: int  # samples for training
+
+
+def in_order(losses: Losses) -> Losses:
+    """Return losses whose dicts have the order of the first one."""
+    names: tuple[str, ...] | None = None
+
+    def ordered(model: Any, batch: Any) -> Any:
+        nonlocal names
+        found, names = unpacked(losses(model, batch), names)
+        return dict(zip(names, found, strict=True)) if names else found
+
+    return ordered
 
 
 def split(dataset: Any, seed: int) -> Split:
@@ -124,7 +138,8 @@ class Trials:
     def alone(self, s: int) -> Tensor:
         """Return the held-out losses, one per batch, of a model trained on one loss; NaN if it diverged."""
         model = copy.deepcopy(self.model)
-        result = self._fit(model, _one(self.losses, s), self.data.train, _one_counted(self.counts, s))
+        own = {"weighting": Alone(s), "counts": self.counts}
+        result = self._fit(model, self.losses, self.data.train, own)
         return torch.full((len(self.data.held_out),), math.nan) if result is None else self.held_out(model)[:, s]
 
     def without_inputs(self) -> Tensor | None:
@@ -153,15 +168,3 @@ class Trials:
             return fit(model, losses, data, evaluation=nothing, progress=False, check=False, **self.options, **own)
         except NonFiniteError:
             return None
-
-
-def _one(losses: Losses, s: int) -> Losses:
-    def one(model: Any, batch: Any) -> tuple[Any]:
-        found = losses(model, batch)
-        return (list(found.values())[s] if isinstance(found, dict) else found[s],)
-
-    return one
-
-
-def _one_counted(counts: Callable[[Any], Any] | None, s: int) -> dict[str, Any]:
-    return {} if counts is None else {"counts": lambda batch: [counts(batch)[s]]}

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stimulus_moo._engine.loss_names import unpacked
 from stimulus_moo.anchors import FullPass
 from stimulus_moo.data.batches import leading_size
 from stimulus_moo.data.sources import as_source
+from stimulus_moo.training.devices import on_device
 
 
 def mean_losses(
@@ -23,11 +25,12 @@ def mean_losses(
     The random state is left as it was. ``few``: over the first batch of the pass only.
     """
     source = as_source(dataset, options.get("collate_fn"))
-    counts, total, seen = options.get("counts"), None, None
+    counts, total, seen, names = options.get("counts"), None, None, None
+    losses = on_device(model, losses)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for batch in islice(FullPass(source, options.get("anchor_batch", 1024)), 1 if few else None):
-            found = losses(model, batch)
-            values = [float(value) for value in (found.values() if isinstance(found, Mapping) else found)]
+            found, names = unpacked(losses(model, batch), names)
+            values = [float(value) for value in found]
             own = [float(leading_size(batch))] * len(values) if counts is None else [float(c) for c in counts(batch)]
             total = [0.0] * len(values) if total is None else total
             seen = [0.0] * len(values) if seen is None else seen

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stimulus_moo import MissingDependency, StateMismatch
+from stimulus_moo import InvalidOption, MissingDependency, StateMismatch
 from stimulus_moo.fronts.front import FrontPoint
 from stimulus_moo.training.files import write_whole
 
@@ -22,6 +22,12 @@ _TABLE, _PAGE, _VERSION = "front.json", "front.html", 1
 
 def save(front: Front, folder: Path) -> None:
     """Write everything; the settings of a traced front are kept."""
+    numbers = [run.number for run in (*front.points, *front.left_out)]
+    if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
+        raise InvalidOption(
+            f"points must have different numbers to be saved, found {twice} twice; give new ones with "
+            "dataclasses.replace(point, number=...)"
+        )
     settings = _read(folder)["settings"] if (folder / _TABLE).exists() else {}
     folder.mkdir(parents=True, exist_ok=True)
     for point in front.points:
@@ -51,8 +57,10 @@ def write(
 ) -> None:
     """Write the parameters of points that are not there yet, then the table, then delete the others' parameters."""
     folder.mkdir(parents=True, exist_ok=True)
+    listed = _read(folder)["points"] if (folder / _TABLE).exists() else []
+    there = {row.get("number") for row in listed if isinstance(row, dict)}  # other files are of an interrupted call
     for point in points:
-        if not (folder / state_file(point.number)).exists():
+        if point.number not in there or not (folder / state_file(point.number)).exists():
             _write_state(folder, point)
     table = {
         "version": _VERSION,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stimulus_moo import InvalidOption, MissingDependency, hypervolume, measure
-from stimulus_moo.options import real, share
+from stimulus_moo.options import natural_number, real, share
 
 FloatArray = NDArray[np.float64]
 
@@ -131,6 +131,9 @@ class Front:
                 raise InvalidOption(f"preference must hold {losses.shape[1]} positive numbers, found {preference!r}")
             return self.points[int((losses * r).max(1).argmin())]
         assert bounds is not None
+        for s in bounds:
+            if natural_number("an objective of bounds", s) >= losses.shape[1]:
+                raise InvalidOption(f"bounds must name objectives below {losses.shape[1]}, found {s}")
         limits = {s: _limit(s, bound, losses[:, s]) for s, bound in bounds.items()}
         over = sum((np.maximum(losses[:, s] - limit, 0.0) for s, limit in limits.items()), np.zeros(len(losses)))
         if not (over == 0.0).any():
@@ -184,6 +187,9 @@ class Front:
         """Write ``front.json``, one file of parameters per point, and ``front.html``, a page to look at.
 
         The page needs no other file and no connection. Without plotly it is left out.
+
+        Raises:
+            InvalidOption: two points have the same number, as in a front made of two others.
         """
         from stimulus_moo.fronts.files import save
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,8 +14,9 @@ from stimulus_moo._engine.placement import require_copyable
 from stimulus_moo.anchors import FullPass
 from stimulus_moo.data.sources import as_source
 from stimulus_moo.fronts.job import WARM, refuse_taken
-from stimulus_moo.metrics import measure
+from stimulus_moo.metrics import Measurement, measure
 from stimulus_moo.options import natural_number, positive_integer, real
+from stimulus_moo.training.devices import on_device
 from stimulus_moo.training.progress import Progress
 
 LOOK = 20  # steps between two looks whether the move is complete
@@ -92,7 +92,7 @@ def navigate(
     share, improve = real("by", by, high=1.0, open_high=True), natural_number("improve", improve)
     refuse_taken("navigate", options)
     require_copyable(model, "navigate")
-    source = as_source(dataset, options.get("collate_fn"))
+    losses, source = on_device(model, losses), as_source(dataset, options.get("collate_fn"))
     batches = FullPass(source, options.get("anchor_batch", 1024))
     found = measure(model, losses, batches, counts=options.get("counts"))
     if improve >= len(found.losses):
@@ -100,14 +100,18 @@ def navigate(
     now = found.losses[improve]
     bound = now - share * abs(now)
     moved = copy.deepcopy(model)
-    looks, best = 0, _Look((True, math.inf), found, {})
+
+    def rank_of(here: Measurement) -> tuple[bool, float]:
+        off = abs(here.losses[improve] - bound)
+        close = off <= CLOSE * abs(share * now)
+        return not close, here.stationarity if close else off
+
+    looks, best = 0, _Look(rank_of(found), found, copy.deepcopy(model.state_dict()))
 
     def look() -> tuple[bool, float]:
         nonlocal looks, best
         here = measure(moved, losses, batches, counts=options.get("counts"))
-        off = abs(here.losses[improve] - bound)
-        close = off <= CLOSE * abs(share * now)
-        rank = (not close, here.stationarity if close else off)
+        rank = rank_of(here)
         looks += 1
         if rank < best.rank:
             best = _Look(rank, here, copy.deepcopy(moved.state_dict()))

@@ -1,6 +1,7 @@
 """Checkpoints of ``fit``: plain ``torch.save`` files, written atomically, each with a checksum file beside it."""
 
 import hashlib
+import json
 import os
 import re
 import warnings
@@ -84,6 +85,16 @@ class Checkpoints:
             return state
         found: dict[str, Any] = read_shards(shards_of(_path(self.folder, state["step"])), state, run.model)
         return found
+
+
+def bounds_in(folder: str | Path | None) -> dict[int, float]:
+    """Return the numbers of bounds that the run in a folder was given as shares of a loss's own best."""
+    state = None if folder is None else load(Path(folder))
+    try:
+        found = json.loads(state["settings"]["bounds"] or "{}") if state is not None else {}
+        return {int(s): float(number) for s, (_, number) in found.items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}  # the settings are compared later
 
 
 def files(folder: Path) -> list[Path]:

@@ -1,16 +1,17 @@
 """One training run of ``fit``: its steps, its evaluation and the state that a checkpoint holds."""
 
 import copy
+import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo._engine.counts import Counts
@@ -43,7 +44,7 @@ from stimulus_moo.training.history import History, Result
 from stimulus_moo.training.limits import COSTS
 from stimulus_moo.training.progress import Progress
 from stimulus_moo.training.random_clock import RandomClock
-from stimulus_moo.training.state_checks import check_parts, check_seconds
+from stimulus_moo.training.state_checks import check_parts, check_seconds, measurement_of
 from stimulus_moo.weightings.base import GramianToWeights
 from stimulus_moo.weightings.metric import rule_of
 
@@ -57,7 +58,8 @@ class Run:
     """A training run, with one ``advance`` per step and arguments as for ``fit``.
 
     ``method`` is built from ``settings``; ``engine_options`` are further arguments of ``MultiGradient``. If ``timed``,
-    all processes count the seconds of the first, so that they end at the same step.
+    all processes count the seconds of the first, so that they end at the same step. ``bounds`` are those of a target
+    that were given as shares of a loss's own best: the share, and the number that it led to.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Run:
         optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         mu: float | None = None,
+        bounds: Mapping[int, tuple[float, float]] | None = None,
         evaluation: Iterable[Any] | None = None,
         counts: Counts | None = None,
         **engine_options: Any,
@@ -99,7 +102,7 @@ class Run:
         )
         parameters = self.multigradient.objective.model_parameters
         self.schedule = self._schedule(guard and scheduler is None and optimizer is None)
-        if optimizer is None and method.metric:
+        if optimizer is None and method.metric and isinstance(self.optimizer, Adam):
             SecondMoment(self.optimizer, self.multigradient)
         if self.schedule is not None and scheduler is not None:
             raise InvalidOption("lr='auto' sets the learning rate itself, found a scheduler beside it; use one of them")
@@ -122,6 +125,7 @@ class Run:
         self._parts["model"] = original(model)  # whose names do not tell whether it was compiled
         #: what decides the path of the run, described before it begins
         self.described = self._describe(losses, guard=guard, reweigh=reweigh, gramian=gramian, mu=mu, counts=counts)
+        self.described["bounds"] = None if bounds is None else json.dumps(bounds)
 
     def _schedule(self, limited: bool) -> DoG | None:
         """Return what sets the learning rate: for ``"auto"``, and to limit a number given for a method like auto."""
@@ -204,8 +208,12 @@ class Run:
             if self.guard.taken_back > before:
                 self.measured = None
 
-    def evaluate(self) -> Measurement | None:
-        """Measure the model, once per step; None for a stream without evaluation data, or after a skipped NaN."""
+    def evaluate(self, *, last: bool = False) -> Measurement | None:
+        """Measure the model, once per step; None for a stream without evaluation data, or where it is not finite.
+
+        On the way the guard may still take the step back. At the end, ``last``, NaN or infinity is raised or skipped,
+        as ``on_nonfinite`` says.
+        """
         if self.measured is not None:
             return self.measured
         batches: Iterable[Any]
@@ -222,7 +230,7 @@ class Run:
         try:
             found = measure_with(store, batches, self.step)
         except NonFiniteError as error:
-            if self.multigradient.policy.policy == "raise":
+            if last and self.multigradient.policy.policy == "raise":
                 raise
             logger.warning("not evaluated after %d steps: %s", self.step, error)
             return None
@@ -233,7 +241,7 @@ class Run:
 
     def result(self) -> Result:
         """Evaluate the model and return the result of the run."""
-        found = self.evaluate()
+        found = self.evaluate(last=True)
         picked, picked_at = {}, None
         names = ("alone", "shortened", "taken_back")
         acted: dict[str, Any] = {name: getattr(self.guard, name, 0) for name in names}  # 0 without guard
@@ -291,7 +299,7 @@ class Run:
                 )
         check_parts(state, self.described, self._parts)
         check_seconds(state.get("seconds"))
-        measured, stopped = _measurement(state["measured"]), state["stopped"]
+        measured, stopped = measurement_of(state["measured"]), state["stopped"]
         if not isinstance(stopped, str | None) or stopped not in (None, *_ENDS):
             raise StateMismatch(f"the checkpoint's stopped must be None or one of {_ENDS}, found {stopped!r}")
         for name, part in self._parts.items():
@@ -304,6 +312,7 @@ class Run:
             if part is not None:
                 part.load_state_dict(state[name])
         self.measured, self.stopped = measured, stopped
+        self.history.names = self.multigradient.objective.loss_names or ()
         self.settings.source.consumed, self.step = state["stream"], state["step"]
         self.seconds = state["seconds"]
         checkpoints.set_random_state(state["random"], self.group.rank)
@@ -324,21 +333,6 @@ def take_over(run: Run, state: dict[str, Any]) -> None:
             raise
         found = f"{type(error).__name__}: {error}"
         raise StateMismatch(f"the checkpoint does not fit this run ({found}); use another folder") from error
-
-
-def _measurement(state: Any) -> Measurement | None:
-    if state is None:
-        return None
-    found = Measurement(**state)
-    amounts = [found.stationarity, *found.weights]
-    right = all(isinstance(number, float) for number in (*found.losses, *amounts)) and type(found.samples) is int
-    if (
-        not right
-        or len(found.losses) != len(found.weights)
-        or min(*amounts, found.samples - 1, len(found.losses) - 1) < 0
-    ):
-        raise StateMismatch(f"the checkpoint's measured must have a number per objective, found {found}")
-    return found
 
 
 def _trainable(model: torch.nn.Module) -> list[Tensor]:

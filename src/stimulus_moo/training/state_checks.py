@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stimulus_moo.errors import StateMismatch
+from stimulus_moo.metrics import Measurement
 from stimulus_moo.optim import HeavyBall
 from stimulus_moo.state import alike, short_text
 
@@ -51,6 +52,22 @@ def check_parts(state: Any, settings: Mapping[str, Any], parts: Mapping[str, Any
         _check_like(scheduler.state_dict(), state["scheduler"], "scheduler")
     _check_random(state.get("random"), "random")
     _check_objectives(state)
+
+
+def measurement_of(state: Any) -> Measurement | None:
+    """Return the saved measurement; raise StateMismatch unless it has a number per objective."""
+    if state is None:
+        return None
+    found = Measurement(**state)
+    amounts = [found.stationarity, *found.weights]
+    right = all(isinstance(number, float) for number in (*found.losses, *amounts)) and type(found.samples) is int
+    if (
+        not right
+        or len(found.losses) != len(found.weights)
+        or min(*amounts, found.samples - 1, len(found.losses) - 1) < 0
+    ):
+        raise StateMismatch(f"the checkpoint's measured must have a number per objective, found {found}")
+    return found
 
 
 def check_count(value: Any, path: str) -> None:

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stimulus_moo._engine.counts import Counts
-from stimulus_moo._engine.objective import Losses
+import torch
+from torch import Tensor
+
 from stimulus_moo.errors import InvalidOption
 from stimulus_moo.options import natural_number, real, share
 from stimulus_moo.training.history import Result
-from stimulus_moo.weightings import Bounded, LossAware, Ray
+from stimulus_moo.weightings import Bounded, Fixed, LossAware, Ray
 
 logger = logging.getLogger("stimulus_moo")
 
@@ -42,14 +43,24 @@ class Target:
         numbers = {s: real(f"bounds[{s}]", b) for s, b in bounds.items() if not isinstance(b, str)}
         return cls(bounds=numbers, shares={s: one for s, one in shares.items() if one is not None})
 
-    def resolved(self, least: Callable[[int], float]) -> "Target":
-        """Return the target with all bounds as numbers; ``least(s)`` is the best value of objective s."""
-        bounds = dict(self.bounds or {})
+    def resolved(self, least: Callable[[int], float], known: Mapping[int, float]) -> "Target":
+        """Return the target with all bounds as numbers.
+
+        ``least(s)`` is the best value of objective s; it is not called for bounds that are ``known``.
+        """
+        bounds = dict(self.bounds or {}) | {s: known[s] for s in self.shares or {} if s in known}
         for s, above in (self.shares or {}).items():
-            best = least(s)
-            bounds[s] = best + above * abs(best)
-            logger.info("objective %d alone reaches %g; its bound is %g", s, best, bounds[s])
-        return replace(self, bounds=dict(sorted(bounds.items())) or None, shares=None)
+            if s not in bounds:
+                best = least(s)
+                bounds[s] = best + above * abs(best)
+                logger.info("objective %d alone reaches %g; its bound is %g", s, best, bounds[s])
+        return replace(self, bounds=dict(sorted(bounds.items())) or None)
+
+    @property
+    def found(self) -> dict[int, tuple[float, float]] | None:
+        """The bounds that were given as shares: the share, and the number that it led to; None without any."""
+        bounds = self.bounds or {}
+        return {s: (above, bounds[s]) for s, above in (self.shares or {}).items()} or None
 
     def weighting(self) -> LossAware:
         """Return the weighting that leads to the target."""
@@ -66,14 +77,17 @@ class Target:
         return replace(result, bounds=bounds, missed=missed)
 
 
-def alone(losses: Losses, counts: Counts | None, s: int) -> tuple[Losses, Counts | None]:
-    """Return the losses and counts of one objective."""
+class Alone(Fixed):
+    """All weight on one objective."""
 
-    def one_loss(model: Any, batch: Any) -> Any:
-        returned = losses(model, batch)
-        found = list(returned.values()) if isinstance(returned, Mapping) else returned
-        if s >= len(found):
-            raise InvalidOption(f"bounds must name objectives below {len(found)}, found {s}")
-        return (found[s],)
+    def __init__(self, objective: int) -> None:
+        super().__init__()
+        self.objective = objective
 
-    return one_loss, None if counts is None else lambda batch: counts(batch)[s : s + 1]
+    def constant(self, objectives: int) -> Tensor:
+        """Return 1 for the objective and 0 for the others."""
+        if self.objective >= objectives:
+            raise InvalidOption(f"bounds must name objectives below {objectives}, found {self.objective}")
+        weights = torch.zeros(objectives, dtype=torch.float64)
+        weights[self.objective] = 1.0
+        return weights

@@ -21,7 +21,8 @@ class Averaged(Weighting):
         lambda_k = weighting(A_k),    A_k = memory A_{k-1} + (1 - memory) G_k,    A_0 = G_0
 
     k counts the solves. Where weights are kept between solves (``reweigh=``), the noise of one batch would stay in
-    them for many steps. The losses for a weighting that uses them are averaged in the same way.
+    them for many steps. The losses for a weighting that uses them are averaged in the same way. A product with an
+    objective that had no row so far (``counts=``) starts with its first value.
 
     Args:
         weighting: any weighting or callable.
@@ -57,9 +58,7 @@ class Averaged(Weighting):
 
     def __call__(self, gramian: Tensor, *losses: Tensor) -> Tensor:
         """Average, and give the average to the weighting."""
-        gramian = gramian.detach().double().cpu()
-        average = gramian if self.gramian is None else torch.lerp(gramian, self.gramian, self.memory)
-        self.gramian = average.clone()
+        average = self._average(gramian, range(len(gramian)))
         return self.weighting(average, *map(self._mean, losses))
 
     def _mean(self, losses: Tensor) -> Tensor:
@@ -71,6 +70,10 @@ class Averaged(Weighting):
 
     def among(self, gramian: Tensor, present: Sequence[int], *losses: Tensor) -> Tensor:
         """Average the products of the objectives with rows; the others keep theirs."""
+        average = self._average(gramian, present)
+        return self.weighting.among(average, present, *map(self._mean, losses))
+
+    def _average(self, gramian: Tensor, present: Sequence[int]) -> Tensor:
         average = gramian.detach().double().cpu().clone()
         if self.gramian is not None:
             known = self.gramian.diagonal() > 0
@@ -78,4 +81,4 @@ class Averaged(Weighting):
             mixed = torch.where(known[:, None] & known, torch.lerp(average, self.gramian, self.memory), average)
             average = torch.where(here[:, None] & here, mixed, self.gramian)
         self.gramian = average.clone()
-        return self.weighting.among(average, present, *map(self._mean, losses))
+        return average

@@ -44,7 +44,8 @@ class LossAware(Weighting):
 
     The losses (float64, CPU) are the estimator's running values. For ``Recursive``, ``Page``, ``Storm`` and
     ``Filtered`` they are variance-reduced like the rows: those of the anchor, to which the batch's differences between
-    two points are added. For the others they are those of the batch.
+    two points are added. For the others they are those of the batch, and so they are where ``Storm`` or ``Filtered``
+    keep weights and solve for them before the step.
     """
 
     uses_losses = True

@@ -75,8 +75,8 @@ class Metric:
             if parameter.grad is None or parameter not in groups:
                 yield torch.ones_like(parameter)
             else:
-                state = self.source.state.get(parameter) or {}
-                yield self._rule(state, groups[parameter], parameter.grad.detach())
+                state, group = self.source.state.get(parameter) or {}, groups[parameter]
+                yield self._rule(state, group, _decayed(parameter, group))
 
     def _of_function(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
         found = list(self.source(parameters))  # type: ignore[operator]  # it is not an optimizer
@@ -94,6 +94,15 @@ class Metric:
         return [scaling.detach() for scaling in found]
 
 
+def _decayed(parameter: Tensor, group: dict[str, Any]) -> Tensor:
+    """Return the gradient as the optimizer squares it: with its weight decay, where that is part of the gradient."""
+    assert parameter.grad is not None
+    gradient, decay = parameter.grad.detach(), float(group.get("weight_decay", 0.0))
+    if not decay or group.get("decoupled_weight_decay"):
+        return gradient
+    return gradient.add(parameter.detach(), alpha=-decay if group.get("maximize") else decay)
+
+
 def _adam(state: dict[str, Any], group: dict[str, Any], gradient: Tensor | None) -> Tensor:
     beta, step = float(group["betas"][1]), float(state.get("step", 0))
     moment = _averaged(state.get("exp_avg_sq"), gradient, beta)
@@ -105,8 +114,10 @@ def _adam(state: dict[str, Any], group: dict[str, Any], gradient: Tensor | None)
 
 def _rmsprop(state: dict[str, Any], group: dict[str, Any], gradient: Tensor | None) -> Tensor:
     moment = _averaged(state.get("square_avg"), gradient, float(group["alpha"]))
-    if group["centered"] and "grad_avg" in state:
-        moment = (moment - state["grad_avg"].square()).clamp_min(0.0)
+    if group["centered"]:
+        mean = state.get("grad_avg", torch.zeros_like(moment))
+        mean = mean if gradient is None else torch.lerp(gradient, mean, float(group["alpha"]))
+        moment = (moment - mean.square()).clamp_min(0.0)
     return moment.sqrt().add_(float(group["eps"]))
 
 
