@@ -62,6 +62,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Begin every test with the same random state, whatever ran before it in this process."""
+    import torch
+
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def unchecked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch the check of the first steps off, except in modules with ``CHECKED = True``.
 

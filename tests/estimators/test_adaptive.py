@@ -251,6 +251,7 @@ def masked_losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tenso
 @pytest.mark.usefixtures("_any_signal")
 @pytest.mark.parametrize("first", [0, 2])  # the batch without a label of the second objective
 def test_a_batch_without_labels_leaves_the_means_of_that_objective(first: int) -> None:
+    torch.manual_seed(0)  # the losses of a model that does not move decide when they stall
     y = Y.clone()
     y[6 * first : 6 * first + 6, 1] = torch.nan
     model = nn.Linear(3, 1, bias=False).double()
