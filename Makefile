@@ -46,7 +46,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/python -m docs.figures
 	@$(BIN)/python -m reliability.audit
 
-test: lint  ## everything a change must pass, ten minutes on 2 cores
+test: lint  ## everything a change must pass, six to ten minutes on 2 cores
 	$(BIN)/pytest -n 4 --dist worksteal
 
 quick: $(VENV)/.dev  ## the core without slow tests, under 90 seconds on 2 cores, for work in progress
