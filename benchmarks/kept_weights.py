@@ -26,8 +26,8 @@ product if the losses are a tensor), SGD, `zero_grad`. SGD is torch's fused one 
   exact Gramian, or with its sketch.
 - *STIMULUS inner step*: two points, its anchor is taken before the measurement; with kept weights
   (`reweigh="anchor"`) or with all rows.
-- *inner step by hand*: the same rule on the weighted sum, in twenty lines without checks, roll-back or weights: what a
-  step at two points costs at least, written in this way.
+- *inner step by hand*: the same rule on the weighted sum, written without checks, roll-back or weights, as a reference
+  for the cost of a step at two points.
 - *SMGD, all rows*: the papers' rule, which solves at every step.
 - *TorchJD*: `backward`, `jac_to_grad` with `MGDA`, SGD. Ratios are to the fastest of its options on the case; options
   that are more than twice as slow are timed with a single call.
