@@ -44,9 +44,6 @@ class Row:
         self._sq_norm: float | None = None  # if it is known already
         self._flats: list[Tensor] = []  # the memory of the parts, where it is one piece for each block
         self._members: list[list[int]] = []  # the parameters of each block
-        self._merged: set[int] = set()  # the parts to which the old row was added
-        self._begun: dict[int, Tensor] = {}  # the parts that were sums with the old row from the beginning
-        self._memory: dict[int, Tensor] = {}  # such parts of an earlier row, whose memory this one can use
         self.close: Callable[[], None] | None = None  # cleanup callback, run if a backward pass was interrupted
 
     @property
@@ -68,13 +65,9 @@ class Row:
     def expect(self, masks: Callable[[], list[int]]) -> None:
         """Memory comes with the gradients."""
 
-    def begin(self, *, reuse: bool = False) -> None:
-        """Become empty; the memory comes with the gradients.
-
-        ``reuse`` keeps the memory of parts that began as a sum with an old row, for a row that begins in the same way.
-        """
-        self._memory = (self._begun or self._memory) if reuse else {}
-        self.parts, self._flats, self._merged, self._begun = [None] * len(self.parameters), [], set(), {}
+    def begin(self) -> None:
+        """Become empty; the memory comes with the gradients."""
+        self.parts, self._flats = [None] * len(self.parameters), []
 
     def accumulate(
         self,
@@ -88,24 +81,17 @@ class Row:
     ) -> None:
         """Add ``weight`` times the gradient of a loss, as plain training adds to ``p.grad``, which stays as it was.
 
-        Also add ``keep`` times the old row, if there is one, once in a step: to a large part as soon as its first
-        gradient is there, while that is in the processor's cache, to the others at last. ``last`` says that nothing
-        more will be added in this step: each large part is then finished, and its norm taken, while it is in the cache.
-        ``take`` gets each parameter's index and gradient as soon as it is complete.
+        Then add ``keep`` times the old row, if there is one. ``last`` says that nothing more will be added in this
+        step: each large part is then finished, and its norm taken, while it is in the processor's cache. ``take`` gets
+        each parameter's index and gradient as soon as it is complete.
         """
         parameters, kept = self.parameters, [parameter.grad for parameter in self.parameters]
         earlier = [None] * len(parameters) if old is None else old.parts
         hooks: list[RemovableHandle] = []
         squares: dict[int, list[Tensor]] = {}  # of the pieces of each part that is finished
 
-        def start(i: int, parameter: Tensor) -> None:
-            gradient, other = parameter.grad, earlier[i]
-            if gradient is not None and other is not None and i not in self._begun and _alike(gradient, other):
-                # the gradient's memory is free for the next one then, and still in the cache
-                parameter.grad = self._begun[i] = torch.add(gradient, other, alpha=keep, out=self._memory.get(i))
-
         def finish(i: int, parameter: Tensor) -> None:
-            part, other = parameter.grad, None if i in self._merged else earlier[i]
+            part, other = parameter.grad, earlier[i]
             if part is not None and part.is_contiguous():  # nothing is recorded in a backward pass
                 squares[i] = squares_of(part if other is None else part.add_(other, alpha=keep))
 
@@ -121,13 +107,12 @@ class Row:
                 parameter.grad = gradient
 
         self.close, self._flats = clean_up, []
-        large = sum(map(Tensor.numel, parameters)) > LARGE
+        large = last and sum(map(Tensor.numel, parameters)) > LARGE
         try:
             for i, (parameter, part) in enumerate(zip(parameters, self.parts, strict=True)):
                 parameter.grad = part
-                if large and is_long(parameter) and (last or (part is None and earlier[i] is not None)):
-                    hook = finish if last else start
-                    hooks.append(parameter.register_post_accumulate_grad_hook(partial(hook, i)))
+                if large and is_long(parameter):
+                    hooks.append(parameter.register_post_accumulate_grad_hook(partial(finish, i)))
                 if take is not None:
                     hooks.append(parameter.register_post_accumulate_grad_hook(partial(give, i)))
             with full_precision({loss.device}):
@@ -138,22 +123,17 @@ class Row:
             with DeferredInterrupts():
                 clean_up()
                 self.close = None
-        self._merged.update(self._begun, squares)
-        if last and old is not None:
-            self.complete(old, keep)
+        self._complete(earlier, keep, squares)
+
+    def _complete(self, earlier: Sequence[Tensor | None], keep: float, squares: dict[int, list[Tensor]]) -> None:
+        """Add what is left of the old row, and sum up the squared norms of the pieces if they were taken."""
+        rest = [None if i in squares else other for i, other in enumerate(earlier)]
+        if any(other is not None for other in rest):
+            self.merge(Row(self.parameters, rest), keep)
         if squares:
             others = [part for i, part in enumerate(self.parts) if part is not None and i not in squares]
             total = float(torch.stack([square for found in squares.values() for square in found]).double().sum())
             self._sq_norm = total + sq_norm_of(others) if known_squares(total) else None
-
-    def complete(self, old: Row, keep: float) -> None:
-        """Add ``keep`` times the old row where it was not added with the gradients."""
-        if not self._merged:
-            self.merge(old, keep)
-        elif any(part is not None and i not in self._merged for i, part in enumerate(old.parts)):
-            rest = [None if i in self._merged else part for i, part in enumerate(old.parts)]
-            self.merge(Row(self.parameters, rest), keep)
-        self._merged.update(range(len(self.parameters)))
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times the gradients, one per parameter or None."""
@@ -249,11 +229,6 @@ class Row:
         self.parts = [None if part is None else torch.empty_like(p).copy_(part) for p, part in pairs]
         self._flats = []
         self.make_room(self.reach)
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    """Return whether the memory of two dense tensors is laid out alike."""
-    return one.layout is torch.strided and one.dtype is other.dtype and one.stride() == other.stride()
 
 
 def _present(parts: Sequence[Tensor | None]) -> list[Tensor]:

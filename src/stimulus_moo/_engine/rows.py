@@ -202,10 +202,6 @@ class Rows:
             row = other.row(objective)
             self.add(objective, [row.get(i) for i in range(len(self.parameters))], weight)
 
-    def complete(self, old: Rows, keep: float) -> None:
-        """Add ``keep`` times the old rows, which are never added with the gradients."""
-        self.merge(old, keep)
-
     def scale(self, factor: float) -> None:
         for block in self.blocks:
             block.matrix.mul_(factor)

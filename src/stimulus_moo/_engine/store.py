@@ -124,8 +124,6 @@ class Store:
         spare = None if form.sketched else self.spare
         if spare is not None and (spare.weighted, spare.objectives) == (form.weighted, form.rows(objectives)):
             blank, self.spare = spare, None
-        elif isinstance(self.spare, Row):
-            self.spare = None  # it would be held beside the S rows, or their sketch
         if blank is None and isinstance(self.rows, Rows) and forget and not self.rows.staged:
             blank, self.rows = self.rows, None
         if blank is None:

@@ -60,6 +60,7 @@ class Transaction:
         self.objectives = 0  # S, once the losses were evaluated
         self.pending: AnyRows | None = None  # U_t
         self.evaluated: list[Piece] = []  # the pieces of the batch
+        self._merged = False  # was U_{t-1} added with the gradients?
         self._masks: list[int] | None = None  # which objectives reach each parameter, if that was not known before
         self.point: Tensor | None = None  # x_t as one vector, if it is known
         self.products: Tensor | None = None  # Gramian of U_t, or squared norm of its one row, if it is known already
@@ -103,7 +104,7 @@ class Transaction:
         used = [one for one in (pending, store.rows) if one is not rows and self._reusable(one)]
         store.spare = used[0] if used else store.spare
         if isinstance(store.spare, Row):
-            store.spare.begin(reuse=True)
+            store.spare.begin()  # autograd brings its own memory
         store.rows = rows
         self.release()
         if store.reducer is not None:
@@ -152,7 +153,7 @@ class Transaction:
         if self.pending is None:
             self.pending = self.store.blank(self.form, self.objectives, forget=not self.update.keep)
             if isinstance(self.pending, Row):
-                self.pending.begin(reuse=bool(self.update.keep))
+                self.pending.begin()
         self.pending.expect(masks)
         return self.pending
 
@@ -219,7 +220,6 @@ class Transaction:
                 rows.scale(keep)
         if probe is not None:
             probe.begin(halves=halved)
-        old = 0.0 if self.in_place else keep
         drawn: list[Tensor] = []  # random states after the evaluation at x_{t-1}
         if update.look_back and self.store.swap is not None:
             snapshot = self.store.objective.current(self._snapshot)  # the estimator may have drawn random numbers
@@ -227,21 +227,22 @@ class Transaction:
             with self.store.swap:
                 for piece in pieces:
                     weight = update.before * factor * piece.fraction
-                    self.accumulate(piece, weight, earlier, probe, keep=old, at_previous=True)
+                    self.accumulate(piece, weight, earlier, probe, at_previous=True)
             drawn = snapshot.random_states()
             snapshot.restore()  # the same random draw at x_t; buffers advance only there
             account.before = earlier.losses
         for piece in pieces:
-            weight, last = update.now * factor * piece.fraction, piece is pieces[-1]
-            self.accumulate(piece, weight, account, probe, keep=old, last=last)
+            last = piece is pieces[-1]
+            old = keep if last and not self.in_place else 0.0
+            self.accumulate(piece, update.now * factor * piece.fraction, account, probe, keep=old, last=last)
         self.replayed = not drawn or all(map(torch.equal, drawn, self._snapshot.random_states()))
         if not self.in_place:
             self.merge(keep)
 
     def merge(self, keep: float) -> None:
-        """Add ``keep`` times U_{t-1}, where it was not added with the gradients."""
-        if keep and self.store.rows is not None:
-            self.rows.complete(self.store.rows, keep)  # type: ignore[arg-type]  # both are of one kind
+        """Add ``keep`` times U_{t-1}, unless it was added with the gradients."""
+        if keep and self.store.rows is not None and not self._merged:
+            self.rows.merge(self.store.rows, keep)  # type: ignore[arg-type]  # both are of one kind
 
     def accumulate(
         self,
@@ -256,7 +257,7 @@ class Transaction:
     ) -> None:
         """Add ``weight`` times the rows of one piece; a weight of 0 only looks at the gradients.
 
-        Where there is one row, ``keep`` times the old row may be added too, once; ``last`` is the last piece at x_t.
+        Where there is one row, ``keep`` times the old row may be added too; ``last`` is the last piece at x_t.
         """
         store = self.store
         evaluated = store.objective.evaluate(piece.content, self.step, piece.counts)
@@ -282,6 +283,7 @@ class Transaction:
                 message = reducer.begin_sum(self, account) if last and reducer is not None else None
                 take = None if message is None else message.take
                 target.accumulate(loss, weight, old, keep, last=last and reducer is None, take=take)
+                self._merged = old is not None
         else:
             self._add_row(piece, target, loss, weight, side)
 
