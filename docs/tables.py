@@ -40,6 +40,18 @@ def picture(sections: Sections) -> str:
     return table(["at equal passes", *section["columns"][1:]], section["rows"])
 
 
+def scoreboard(sections: Sections) -> str:
+    """Return the scoreboard over all problems, the best mean rank at equal seconds first."""
+    section = sections["board"]
+    return table(section["columns"], section["rows"])
+
+
+def scoreboard_by_problem(sections: Sections) -> str:
+    """Return auto, Adam on the mean loss and the best method on every problem of the scoreboard."""
+    section = sections["board by problem"]
+    return table(section["columns"], section["rows"])
+
+
 def forced_rates(sections: Sections) -> str:
     """Return which seeds have trained with learning rates that are too large or too small."""
     section = sections["forced"]

@@ -20,7 +20,11 @@ def board() -> dict[str, Any]:
     problems = [
         {
             "name": name,
-            "tables": {kind: [{"rival": r, "delta_m": s[k]} for r, s in scores.items()] for kind in (PASSES, SECONDS)},
+            "title": name.title(),
+            "tables": {
+                kind: [{"rival": r, "delta_m": s[k], "worst": 2.0} for r, s in scores.items()]
+                for kind in (PASSES, SECONDS)
+            },
         }
         for k, name in enumerate(("one", "two"))
     ]
@@ -36,6 +40,14 @@ def test_the_table_has_the_best_mean_rank_first(board: dict[str, Any]) -> None:
         ["smgd", "3.00", "-"],
     ]
     assert all(len(row) == len(board_picture.COLUMNS) for row in table)
+
+
+def test_each_problem_has_its_best_method(board: dict[str, Any]) -> None:
+    assert board_picture.problem_rows(board) == [
+        ["One", "-2.00", "0.00", "-2.00 (auto)", "2.00", "2.00"],
+        ["Two", "1.00", "0.50", "0.50 (adam-mean)", "2.00", "2.00"],
+    ]
+    assert all(len(row) == len(board_picture.PROBLEM_COLUMNS) for row in board_picture.problem_rows(board))
 
 
 def test_a_method_that_failed_is_last(board: dict[str, Any]) -> None:
