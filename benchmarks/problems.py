@@ -196,6 +196,6 @@ CASES = {
     "multimnist-scaled": Case(
         "MultiMNIST, second loss x 0.01", multimnist, 32, 40_000, held_out=True, scales=(1.0, 0.01)
     ),
-    "census": Case("Census-Income, ReLU network", census, 128, 400_000, held_out=True, seeds=5),
-    "tox21": Case("Tox21, 12 assays, ReLU network", tox21, 64, 400_000, held_out=True),
+    "census": Case("Census-Income, ReLU network", census, 128, 400_000, held_out=False, seeds=5),
+    "tox21": Case("Tox21, 12 assays, ReLU network", tox21, 64, 400_000, held_out=False),
 }

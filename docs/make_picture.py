@@ -37,6 +37,7 @@ from stimulus_moo.lab.report.groups import group_runs
 from stimulus_moo.lab.report.palette import STYLES
 from stimulus_moo.lab.runs import load_runs
 from stimulus_moo.lab.runs.decay import decay_of
+from stimulus_moo.optim.second_moment import SHORT
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "picture.json"
@@ -91,7 +92,7 @@ def logistic() -> dict[str, Any]:
 
 
 def short_memory() -> dict[str, Any]:
-    """Return the mean losses on the digits of Adam with the memory of auto, beta2 = 0.95, at its best learning rate."""
+    """Return the mean losses on the digits of Adam with the memory of auto at its best learning rate."""
     experiment = EXPERIMENTS["digits"]
     settings = problems.DIGITS.settings(experiment)
 
@@ -100,7 +101,7 @@ def short_memory() -> dict[str, Any]:
         problem = experiment.build(settings, seed, None)
         torch.manual_seed(seed)
         options = {**settings.for_method("scalarisation-adam"), "lr": lr, "evaluate_every": None}
-        options["optimizer"] = lambda parameters: torch.optim.Adam(parameters, lr=lr, betas=(0.9, 0.95))
+        options["optimizer"] = lambda parameters: torch.optim.Adam(parameters, lr=lr, betas=(0.9, SHORT))
         options["callbacks"] = decay_of(settings, lr)
         found = fit(problem.model, problem.losses, problem.data, seed=seed, progress=False, **options)
         return float(np.mean(found.losses))
@@ -135,7 +136,7 @@ def rows(folder: Path) -> list[list[str]]:
         left = np.mean([y[-1] for _, y in stored[method]["runs"]])
         table.append([LABELS[method], f"{loss:.2g}", f"{digits:.1e}", f"{left:.1e}"])
     short = stored["short memory"]
-    label = f"Adam with beta2 = 0.95, mean loss, lr = {short['lr']}"
+    label = f"Adam with beta2 = {SHORT:g}, mean loss, lr = {short['lr']}"
     return [*table, [label, f"{np.mean(short['losses']):.2g}", "", ""]]
 
 

@@ -14,7 +14,7 @@ from tests.database import ENGINES, TorchProblem, replaced
 from tests.properties import TWIN_TOLERANCE, relative
 from tests.reference.auto import auto
 
-STEPS = 80
+STEPS = 110
 STALLED = 10.0  # whatever the losses do
 
 
@@ -25,7 +25,7 @@ STALLED = 10.0  # whatever the losses do
         pytest.param(0.05, 30, 4.0, "ad", id="differences last"),
         pytest.param(0.03, 10, 4.0, "aad", id="the first anchor's gradient is too large"),
         pytest.param(0.05, 12, 4.0, "adad", id="the second anchor's gradient is too large"),
-        pytest.param(0.003, 10, math.inf, "ada", id="losses rise"),  # at short steps the batches' losses differ more
+        pytest.param(0.003, 10, math.inf, "adad", id="losses rise"),  # at short steps the batches' losses differ more
     ],
 )
 def test_auto_equals_its_twin_through_the_switch(lr: float, look: int, signal: float, passed: str, engine: str) -> None:
@@ -41,7 +41,7 @@ def test_auto_equals_its_twin_through_the_switch(lr: float, look: int, signal: f
         signal=signal,
     )
     model = problem.model()
-    adam = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.95))
+    adam = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.97))
     anchor = [tuple(column[k : k + 40] for column in problem.columns) for k in (0, 40)]
     path, steps, counts = [problem.start], [], []
     rule = "stimulus_moo.estimators.adaptive"
@@ -67,6 +67,8 @@ def test_auto_equals_its_twin_through_the_switch(lr: float, look: int, signal: f
     assert kinds.count("difference") > 10
     assert phases(kinds) == passed
     assert 3 < twin.reweighed.sum() < STEPS / 4
+    if passed == "ad":  # long enough for a solve at an anchor
+        assert any(solved for solved, kind in zip(twin.reweighed, kinds, strict=True) if kind == "anchor")
 
 
 def phases(kinds: list[str]) -> str:

@@ -199,7 +199,7 @@ def test_scaled_loss_must_be_half_that_of_the_mean() -> None:
 
 
 def test_summary_is_a_geometric_mean_over_problems() -> None:
-    comparisons = [hands_free.Comparison(problem) for problem in ("digits", "census", "digits-scaled")]
+    comparisons = [hands_free.Comparison(problem) for problem in ("digits", "multimnist", "digits-scaled")]
     for comparison, ratio in zip(comparisons, (0.5, 2.0, 0.125), strict=True):
         comparison.outcomes[hands_free.AUTO] = outcome(1.0, 1.0, ratio, largest=ratio)
         comparison.outcomes[hands_free.MEAN] = outcome(1.0, 1.0, 1.0)

@@ -364,7 +364,8 @@ def test_auto_resumes_within_kept_weights_before_and_after_its_switch(
     """Also with its own learning rate; a stream needs no period and has the rule of Storm in place of anchors."""
     monkeypatch.setattr("stimulus_moo.estimators.adaptive.LOOK", 20)
     monkeypatch.setattr("stimulus_moo.estimators.adaptive.SIGNAL", math.inf)  # however large the gradient is
-    steps, recursive = 60, []
+    monkeypatch.setattr("stimulus_moo.training.limits.ANCHOR_SHARE", 1.0)
+    steps, recursive = 120, []
 
     def watch(told: Any) -> None:
         recursive.append(told.multigradient.estimator.recursive)

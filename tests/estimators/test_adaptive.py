@@ -63,7 +63,8 @@ def test_losses_that_stall_are_followed_by_an_anchor_and_differences_until_these
     assert kinds == ["fresh"] * 6 + (["anchor"] + ["difference"] * 2) * 3 + ["anchor"]
 
 
-def test_no_anchor_is_begun_that_the_budget_cannot_pay() -> None:
+def test_no_anchor_is_begun_that_the_budget_cannot_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stimulus_moo.training.limits.ANCHOR_SHARE", 1.0)
     data = (torch.ones(48, 3, dtype=torch.float64), torch.ones(48, 2, dtype=torch.float64))  # losses do not change
     first, alone, needed = 24, 5 * 12, 3 * 48  # the first step solves for two weights; so may an anchor; then a period
     for passes, anchors in ((first + alone + needed, 1), (first + alone + needed - 1, 0)):
@@ -72,6 +73,13 @@ def test_no_anchor_is_begun_that_the_budget_cannot_pay() -> None:
         result = fit(model, losses, data, batch_size=12, passes=passes, progress=False, reweigh=10**6, lr=1e-12)
         assert sum(result.history["anchored"]) == anchors
         assert passes <= result.passes < passes + 24  # a step takes 24 at the most
+
+
+def test_under_fit_a_trial_waits_until_its_anchor_is_a_tenth_of_what_was_spent() -> None:
+    data = (torch.ones(48, 3, dtype=torch.float64), torch.ones(48, 2, dtype=torch.float64))  # losses do not change
+    model = nn.Linear(3, 1, bias=False).double()
+    result = fit(model, losses, data, batch_size=12, steps=60, progress=False, lr=1e-12)
+    assert result.history["anchored"].index(True) == 40  # 40 batches of 12 are ten times 48
 
 
 def test_a_loss_may_be_negative() -> None:

@@ -24,11 +24,11 @@ def test_beta2_follows_the_estimator_and_beta1_stays() -> None:
         mg.estimator.recursive = recursive
         adam.step()
         found.append(adam.param_groups[0]["betas"])
-    assert found == [(0.8, 0.95), (0.8, 0.995), (0.8, 0.95)]
+    assert found == [(0.8, 0.97), (0.8, 0.995), (0.8, 0.97)]
     memory.detach()
     mg.estimator.recursive = True
     adam.step()
-    assert adam.param_groups[0]["betas"] == (0.8, 0.95)
+    assert adam.param_groups[0]["betas"] == (0.8, 0.97)
 
 
 @pytest.mark.parametrize("estimator", [MiniBatch(), Recursive([torch.ones(4, 2)], 3)])
@@ -37,7 +37,7 @@ def test_other_estimators_have_the_short_memory(estimator: object) -> None:
     SecondMoment(adam, mg)
     mg.backward(torch.ones(4, 2))
     adam.step()
-    assert adam.param_groups[0]["betas"] == (0.8, 0.95)
+    assert adam.param_groups[0]["betas"] == (0.8, 0.97)
 
 
 def test_an_optimizer_without_beta2_is_refused() -> None:
@@ -58,5 +58,5 @@ def test_auto_uses_it_unless_the_user_brings_an_optimizer() -> None:
         fit(model, lambda m, x: m(x).square().mean(0), x, steps=3, callbacks=[keep], **options)  # type: ignore[arg-type]
         return seen[-1]
 
-    assert train() == (0.9, 0.95)
+    assert train() == (0.9, 0.97)
     assert train(optimizer=lambda parameters: torch.optim.Adam(parameters)) == (0.9, 0.999)

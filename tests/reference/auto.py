@@ -32,26 +32,31 @@ class BalancedInMetric:
 
 
 class Rising:
-    """Due where a loss has risen by 3 standard errors and a solve has paid for itself, or after 4 times its passes."""
+    """Due where a loss has risen by 3 standard errors and a solve has paid for itself, or after 9 times its passes."""
 
     def __init__(self):
-        self.spent, self.cost, self.level, self.changes = 0, 0, None, []
+        self.spent, self.cost, self.level, self.changes = 0, {}, None, []
 
-    def due(self):
-        if self.spent >= 9 * self.cost:
+    def due(self, kind):
+        if kind not in self.cost:  # the first anchor keeps the weights
+            return False
+        cost = self.cost[kind]
+        if self.spent >= 9 * cost:
             return True
         y = np.array(self.changes)
-        if self.spent < self.cost or len(y) < 5:
+        if self.spent < cost or len(y) < 5:
             return False
         return bool(np.any(y.mean(0) > 3 * y.std(0, ddof=1) / np.sqrt(len(y))))
 
-    def learn(self, losses, before, passes, *, solved, anchored):
+    def learn(self, losses, before, passes, *, solved, kind):
         self.level = running(self.level, losses, 0.9)
+        if solved or kind == "anchor":
+            self.cost[kind] = passes if solved else len(losses) * passes
         if solved:
-            self.spent, self.cost, self.reference, self.changes = 0, passes, self.level, []
+            self.spent, self.reference, self.changes = 0, self.level, []
             return
         self.spent += passes
-        if not anchored:
+        if kind != "anchor":
             self.changes.append(losses - (self.reference if before is None else before))
 
 
@@ -109,19 +114,19 @@ class Stalls:
 
 
 def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, signal=4.0, beta1=0.9, eps=1e-8):
-    """Adam's beta2 is 0.95, and 0.995 while differences are used.
+    """Adam's beta2 is 0.97, and 0.995 while differences are used.
 
     Returns the trajectory and the kind of every step: alone, anchor or difference.
     """
     record, kinds, everything = KeptRecord(x0), [], np.arange(problem.n)
     x = record.x[0]
-    beta2, last, r, weights, m, v = 0.95, None, None, None, np.zeros_like(x), np.zeros_like(x)
+    beta2, last, r, weights, m, v = 0.97, None, None, None, np.zeros_like(x), np.zeros_like(x)
     weigh, rising, stalls = BalancedInMetric(), Rising(), Stalls(look, stalled, signal)
     for t in range(steps):
         kind = stalls.kind(t)
         A = everything if kind == "anchor" else batches[t]
         points = 2 if kind == "difference" else 1
-        solved = kind != "difference" and (weights is None or rising.due())
+        solved = kind != "difference" and (weights is None or rising.due(kind))
         u, losses = problem.gradients(x, A), problem.losses(x, A)
         before = problem.losses(last, A) if points == 2 else None
         if solved:
@@ -131,8 +136,8 @@ def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, signal=4.0, bet
         gradients = points * len(A)
         passes = problem.objectives * gradients if solved else gradients
         stalls.learn(kind, losses, gradients, difference, d)
-        rising.learn(losses, before, passes, solved=solved, anchored=kind == "anchor")
-        last, r, beta2 = x, d, 0.995 if stalls.recursive else 0.95
+        rising.learn(losses, before, passes, solved=solved, kind=kind)
+        last, r, beta2 = x, d, 0.995 if stalls.recursive else 0.97
         m, v = beta1 * m + (1 - beta1) * d, beta2 * v + (1 - beta2) * d**2
         x = x - lr * (m / (1 - beta1 ** (t + 1))) / (np.sqrt(v / (1 - beta2 ** (t + 1))) + eps)
         record.add(weights, d, x, solved, samples=len(A), gradients=gradients, passes=passes)

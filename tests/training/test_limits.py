@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from stimulus_moo import InvalidOption, fit
+from stimulus_moo.data.sources import as_source
 from stimulus_moo.distributed.group import Alone
 from stimulus_moo.training.limits import Limits
 
@@ -20,9 +21,12 @@ def limits(**given: Any) -> Limits:
     return Limits.check(**{"period": 10, **dict.fromkeys(names), **given})
 
 
-def run(step: int = 0, gradients: int = 0, passes: int = 0, seconds: float = 0.0) -> Any:
+def run(step: int = 0, gradients: int = 0, passes: int = 0, seconds: float = 0.0, samples: int | None = None) -> Any:
     counters = SimpleNamespace(gradients=gradients, passes=passes)
-    return SimpleNamespace(step=step, multigradient=counters, seconds=seconds, measured=None)
+    source = as_source(torch.zeros(samples, 1)) if samples else SimpleNamespace(finite=False)
+    found = SimpleNamespace(step=step, multigradient=counters, seconds=seconds, measured=None)
+    found.settings, found.history = SimpleNamespace(source=source), SimpleNamespace(objectives=3)
+    return found
 
 
 @pytest.mark.parametrize("given", [{"gradients": 1}, {"passes": 1}, {"seconds": 1}, {"tolerance": 0.1}])
@@ -49,6 +53,20 @@ def test_a_limit_is_reached_when_it_is_spent(name: str) -> None:
     field = "step" if name == "steps" else name
     assert limits(**{name: 5}).reached(run(**{field: 4})) is None
     assert limits(**{name: 5}).reached(run(**{field: 5})) == name
+
+
+def test_an_anchor_has_at_most_a_tenth_of_the_evaluations_so_far() -> None:
+    assert not limits(steps=10_000).affords_anchor(run(gradients=999, samples=100))
+    assert limits(steps=10_000).affords_anchor(run(gradients=1_000, samples=100))
+    assert limits(steps=10_000).affords_anchor(run())  # a stream has no anchors
+
+
+@pytest.mark.parametrize(("name", "needed"), [("gradients", 200), ("passes", 400)])  # S = 3
+def test_an_anchor_and_the_period_after_it_fit_into_the_budget(name: str, needed: int) -> None:
+    spent = {"gradients": 5_000, "passes": 8_000}
+    enough, less = (limits(**{name: spent[name] + needed - k}) for k in (0, 1))
+    assert enough.affords_anchor(run(**spent, samples=100))
+    assert not less.affords_anchor(run(**spent, samples=100))
 
 
 @pytest.mark.parametrize("name", ["steps", "gradients", "passes", "seconds"])

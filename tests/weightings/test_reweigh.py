@@ -114,7 +114,7 @@ def test_with_anchors_it_waits_for_one() -> None:
     mg = MultiGradient(two_heads(), two_losses, Recursive(BATCHES, 38), reweigh="auto")
     due, solved = [], []
     for t in range(39):
-        due.append(mg.reweigh.due(t, anchored=False))
+        due.append(mg.reweigh.due(t, anchored=True))
         solved.append(mg.backward(BATCHES[t % 4]).reweighed)
     # a solve takes 48 passes and a step between anchors 12: due after 36 of them, and solved for at the next anchor
     assert [t for t in range(39) if due[t]] == [0, 37, 38]
@@ -144,7 +144,7 @@ def test_the_state_goes_on_in_a_fresh_object() -> None:
 
 
 BAD = {
-    "spent": [-1, 1.5, None], "cost": ["a"], "count": [-1, True], "mean": [["a"], 3.0],
+    "spent": [-1, 1.5, None], "cost": ["a"], "anchor_cost": [-1, 2.0], "count": [-1, True], "mean": [["a"], 3.0],
     "squares": [[-1.0]], "level": [[None], "ab"], "reference": [{}],
 }  # fmt: skip
 
@@ -197,6 +197,21 @@ def test_anchors_that_are_not_due_take_one_pass() -> None:
     assert {cost for anchored, reweighed, cost in costs if anchored and reweighed} == {48}
     assert not any(reweighed for anchored, reweighed, _ in costs if not anchored)
     assert sum(reweighed for _, reweighed, _ in costs) >= 2
+
+
+def test_the_first_anchor_after_batches_keeps_their_weights_and_shows_what_a_solve_costs() -> None:
+    found = rule(cost=30)  # on a batch, of two objectives
+    for _ in range(40):
+        found.learn((0.9, 0.9), None, 10, solved=False, anchored=False)
+    assert found.due(41, anchored=False)
+    assert not found.due(41, anchored=True)
+    found.learn((0.9, 0.9), None, 250, solved=False, anchored=True)
+    assert (found.anchor_cost, found.cost, found.spent) == (500, 30, 650)
+    assert not found.due(42, anchored=True)  # 650 passes are less than nine times 500
+    found.spent = 4500
+    assert found.due(43, anchored=True)
+    found.learn((0.9, 0.9), None, 520, solved=True, anchored=True)
+    assert (found.anchor_cost, found.cost, found.spent) == (520, 30, 0)
 
 
 def test_full_gradients_are_solved_for_when_due() -> None:

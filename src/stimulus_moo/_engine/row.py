@@ -137,7 +137,6 @@ class Row:
 
     def add(self, objective: int, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Add ``weight`` times the gradients, one per parameter or None."""
-        self._memory = {}  # these bring their own
         self.merge(Row(self.parameters, gradients), weight)
 
     def merge(self, other: Row, weight: float) -> None:

@@ -41,7 +41,8 @@ class Adaptive(Estimator):
 
     q is the number of differences between two anchors. Within the first q the first condition is waived while
     differences become smaller. If a trial ends, the next one is made 1,200 steps later at the earliest; there are two.
-    Under ``fit`` with a budget, no anchor is begun that the budget cannot pay.
+    Under ``fit``, no anchor is begun that the budget cannot pay, or that has more samples than a tenth of the
+    evaluations so far: a trial in vain then costs little.
 
     Derivation: a step of length eta along a gradient with variance R decreases a loss of smoothness L in the mean by
     eta ||grad f||^2 - eta^2 L (||grad f||^2 + R) / 2. While the first term dominates, losses fall, and the second point

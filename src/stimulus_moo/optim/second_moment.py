@@ -8,11 +8,11 @@ from stimulus_moo.errors import InvalidOption
 from stimulus_moo.multigradient import MultiGradient
 from stimulus_moo.optim.checks import check_pair
 
-SHORT, LONG = 0.95, 0.995  # beta2: about 20 and 200 steps
+SHORT, LONG = 0.97, 0.995  # beta2: about 30 and 200 steps
 
 
 class SecondMoment:
-    r"""Sets beta2 of an Adam-type optimizer before each of its steps: 0.95, and 0.995 while ``Adaptive`` is recursive.
+    r"""Sets beta2 of an Adam-type optimizer before each of its steps: 0.97, and 0.995 while ``Adaptive`` is recursive.
 
     .. code-block:: text
 
@@ -20,7 +20,7 @@ class SecondMoment:
 
     While training makes progress, gradients shrink, and a D of the last thousand steps (torch's default, 0.999) is too
     large: steps become too short, most of all where a network can fit its data. Once differences have reduced the
-    noise, d vanishes at the solution. A D of the last 20 steps would vanish with it, and the steps would not: they
+    noise, d vanishes at the solution. A D of the last 30 steps would vanish with it, and the steps would not: they
     would stay at the length eta. A longer memory lets them shrink, and the method converge.
 
     It attaches itself to the optimizer; the loop stays as it is. ``fit`` uses it for ``auto``.
@@ -41,7 +41,7 @@ class SecondMoment:
     >>> _ = mg.backward(x)
     >>> adam.step()
     >>> adam.param_groups[0]["betas"]
-    (0.9, 0.95)
+    (0.9, 0.97)
     >>> memory.detach()
     """
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 #: What a limit can be set on, in the order in which limits that are reached at the same step are reported.
 COSTS = ("steps", "gradients", "passes", "seconds")
 
+ANCHOR_SHARE = 0.1  # largest number of samples of an anchor, in units of all evaluations of the run so far
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -50,11 +52,14 @@ class Limits:
         return min(max((spent / limit for spent, limit in self._costs(run).values()), default=0.0), 1.0)
 
     def affords_anchor(self, run: "Run") -> bool:
-        """Return whether the budget has room for a pass over all data that solves for weights, and a period after it.
+        """Return whether the run can pay for a pass over all data that solves for weights, and a period after it.
 
-        A period of differences, at two points each, costs as much as the pass.
+        A period of differences, at two points each, costs as much as the pass. The budget must have room for both, and
+        the pass must be small beside what the run has spent, so that one in vain costs little.
         """
         samples = len(run.settings.source) if run.settings.source.finite else 0
+        if samples > ANCHOR_SHARE * run.multigradient.gradients:
+            return False
         needed = {"gradients": 2 * samples, "passes": (run.history.objectives + 1) * samples}
         return all(limit - spent >= needed.get(name, 0) for name, (spent, limit) in self._costs(run).items())
 

@@ -52,24 +52,29 @@ class WhenRising(Reweigh):
 
         y_t^s = f_A^s(x_t) - f_A^s(x_{t-1})                 if the step evaluates two points, else
         y_t^s = f_A^s(x_t) - (running mean of f^s at the solve)
-        due if  passes since the solve >= its own, and some mean of y^s since it exceeds 3 standard errors,
-        or if   passes since the solve >= 9 times its own
+        due if  passes since the solve >= those of a solve, and some mean of y^s since it exceeds 3 standard errors,
+        or if   passes since the solve >= 9 times those of a solve
 
-    A solve costs S passes per sample and a kept step one, so solves use between a tenth and half of all passes. A rule
-    that adds differences is not asked between its anchors, where its rows are not complete.
+    A solve costs S passes per sample and a kept step one, so solves use between a tenth and half of all passes. At an
+    anchor, a solve costs S times as much as the last anchor under kept weights. The first anchor of a rule that has
+    solved on batches before keeps their weights, since its price is not known. A rule that adds differences is not
+    asked between its anchors, where its rows are not complete.
 
     The running mean has a memory of 0.9. A loss without a count (``counts=``) counts as unchanged.
     """
 
-    state_names = ("spent", "cost", "level", "reference", "count", "mean", "squares")
-    optional_names = MappingProxyType({"cost": int, "level": list, "reference": list, "mean": list, "squares": list})
+    state_names = ("spent", "cost", "anchor_cost", "level", "reference", "count", "mean", "squares")
+    optional_names = MappingProxyType(
+        {"cost": int, "anchor_cost": int, **dict.fromkeys(("level", "reference", "mean", "squares"), list)}
+    )
     count_names = ("spent", "count")
     learns = True
     FEW, ERRORS, SELDOM, MEMORY = 5, 3.0, 9, 0.9
 
     def __init__(self) -> None:
         self.spent = 0  # passes since the last solve
-        self.cost: int | None = None  # passes of the last solve
+        self.cost: int | None = None  # passes of the last solve on a batch
+        self.anchor_cost: int | None = None  # passes that a solve at the last anchor has taken, or would have
         self.level: list[float] | None = None  # running mean of the losses
         self.reference: list[float] | None = None  # its value at the last solve
         self.count = 0  # of y since the solve
@@ -79,17 +84,19 @@ class WhenRising(Reweigh):
     def check_state(self, state: Any, path: str = "") -> None:
         """Raise StateMismatch if ``state`` does not fit, including the numbers in its lists."""
         super().check_state(state, path)
-        if state["cost"] is not None and (type(state["cost"]) is not int or state["cost"] < 0):
-            raise StateMismatch(f"{path or self.kind}.cost must be a count or None, found {state['cost']!r}")
+        for name in ("cost", "anchor_cost"):
+            if state[name] is not None and (type(state[name]) is not int or state[name] < 0):
+                raise StateMismatch(f"{path or self.kind}.{name} must be a count or None, found {state[name]!r}")
         for name in ("level", "reference", "mean", "squares"):
             if state[name] is not None:
                 check_numbers(state[name], f"{path or self.kind}.{name}", low=0.0 if name == "squares" else -math.inf)
 
     def due(self, t: int, *, anchored: bool) -> bool:
         """Return whether the weights are due."""
-        if self.cost is None:
-            return True
-        return self.spent >= self.SELDOM * self.cost or (self.spent >= self.cost and self.rising())
+        cost = self.anchor_cost if anchored else self.cost
+        if cost is None:
+            return not anchored or self.cost is None
+        return self.spent >= self.SELDOM * cost or (self.spent >= cost and self.rising())
 
     def rising(self) -> bool:
         """Return whether some objective has risen significantly since the solve."""
@@ -104,8 +111,12 @@ class WhenRising(Reweigh):
     ) -> None:
         """Update the means; a solve begins new ones."""
         self.level = running_means(self.level, losses, self.MEMORY)
+        if anchored:
+            self.anchor_cost = passes if solved else passes * len(losses)
+        elif solved:
+            self.cost = passes
         if solved:
-            self.spent, self.cost, self.reference = 0, passes, self.level
+            self.spent, self.reference = 0, self.level
             self.count, self.mean, self.squares = 0, None, None
             return
         self.spent += passes
