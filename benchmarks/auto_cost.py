@@ -11,7 +11,6 @@ from benchmarks.cases import Case, of_step_cost
 from benchmarks.sides import SETTLED, WeightedSum, verdict
 from benchmarks.timing import Timings, milliseconds, seconds_of
 from stimulus_moo import Adaptive, Balanced, DoG, MultiGradient, Safeguard, SecondMoment, StimulusWarning
-from stimulus_moo.optim.second_moment import SHORT
 from stimulus_moo.weightings.reweigh import WhenRising
 
 _BAR = 1.3
@@ -33,7 +32,7 @@ class _Auto:
 
     def __init__(self, case: Case) -> None:
         self.model, self.batch = case.copy(), case.batch
-        self.adam = torch.optim.Adam(self.model.parameters(), lr=1e-4, betas=(0.9, SHORT))
+        self.adam = torch.optim.Adam(self.model.parameters(), lr=1e-4, betas=(0.9, 0.99))
         self.mg = MultiGradient(
             self.model, case.losses, Adaptive([case.batch]), Balanced(memory=0.9), metric=self.adam, reweigh="auto"
         )

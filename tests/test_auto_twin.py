@@ -41,7 +41,7 @@ def test_auto_equals_its_twin_through_the_switch(lr: float, look: int, signal: f
         signal=signal,
     )
     model = problem.model()
-    adam = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.97))
+    adam = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.99))
     anchor = [tuple(column[k : k + 40] for column in problem.columns) for k in (0, 40)]
     path, steps, counts = [problem.start], [], []
     rule = "stimulus_moo.estimators.adaptive"

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypedDict
 
 import torch
@@ -124,9 +125,9 @@ def heavy_ball(parameters: Any, s: Settings) -> Optimizer:
     return HeavyBall(parameters, lr=s.rate, momentum=s.momentum)
 
 
-def adam(parameters: Any, s: Settings) -> Optimizer:
+def adam(parameters: Any, s: Settings, beta2: float = 0.999) -> Optimizer:
     """Adam on d_t."""
-    return torch.optim.Adam(parameters, lr=s.rate)
+    return torch.optim.Adam(parameters, lr=s.rate, betas=(0.9, beta2))
 
 
 @old_field("takes_auto_lr", True, "every method accepts lr='auto'")
@@ -167,14 +168,20 @@ _TABLE = (
         "Auto",
         lambda s: Adaptive(s.anchor() if s.source.finite else None),
         balanced,
-        adam,
+        partial(adam, beta2=0.99),
         metric=True,
         reweigh="auto",
         lr="auto",
         targeted="stimulus-adam",
     ),
     Method(
-        "stimulus-adam", "STIMULUS, Adam", lambda s: s.recursive(s.anchor()), min_norm, adam, metric=True, lr="auto"
+        "stimulus-adam",
+        "STIMULUS, Adam",
+        lambda s: s.recursive(s.anchor()),
+        min_norm,
+        partial(adam, beta2=0.95),
+        metric=True,
+        lr="auto",
     ),
     Method("page-moo", "PAGE-MOO", lambda s: Page(s.anchor(), s.odds(), seed=s.stream("coin")), min_norm, sgd),
     Method(

@@ -10,6 +10,9 @@ from torch import Tensor
 from stimulus_moo.errors import StateMismatch
 
 
+_IMMUTABLE = {int, float, bool, str, type(None)}
+
+
 class Stateful:
     """An object whose state is the attributes in ``state_names``.
 
@@ -80,6 +83,11 @@ class Stateful:
 
 
 def _read(value: Any) -> Any:
+    """Return a copy; numbers and lists of them, which are copied before every step, without ``copy.deepcopy``."""
+    if type(value) in _IMMUTABLE:
+        return value
+    if type(value) is list:
+        return [_read(entry) for entry in value]
     if isinstance(value, Stateful):
         return value.state_dict()
     if isinstance(value, torch.Generator):

@@ -114,13 +114,13 @@ class Stalls:
 
 
 def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, signal=4.0, beta1=0.9, eps=1e-8):
-    """Adam's beta2 is 0.97, and 0.995 while differences are used.
+    """Adam's beta2 is 0.99, and 0.995 while differences are used.
 
     Returns the trajectory and the kind of every step: alone, anchor or difference.
     """
     record, kinds, everything = KeptRecord(x0), [], np.arange(problem.n)
     x = record.x[0]
-    beta2, last, r, weights, m, v = 0.97, None, None, None, np.zeros_like(x), np.zeros_like(x)
+    beta2, last, r, weights, m, v = 0.99, None, None, None, np.zeros_like(x), np.zeros_like(x)
     weigh, rising, stalls = BalancedInMetric(), Rising(), Stalls(look, stalled, signal)
     for t in range(steps):
         kind = stalls.kind(t)
@@ -137,7 +137,7 @@ def auto(problem, x0, *, steps, lr, batches, look, stalled=0.03, signal=4.0, bet
         passes = problem.objectives * gradients if solved else gradients
         stalls.learn(kind, losses, gradients, difference, d)
         rising.learn(losses, before, passes, solved=solved, kind=kind)
-        last, r, beta2 = x, d, 0.995 if stalls.recursive else 0.97
+        last, r, beta2 = x, d, 0.995 if stalls.recursive else 0.99
         m, v = beta1 * m + (1 - beta1) * d, beta2 * v + (1 - beta2) * d**2
         x = x - lr * (m / (1 - beta1 ** (t + 1))) / (np.sqrt(v / (1 - beta2 ** (t + 1))) + eps)
         record.add(weights, d, x, solved, samples=len(A), gradients=gradients, passes=passes)

@@ -498,7 +498,7 @@ def scalarisation_adam(problem, x0, *, steps, lr, batches, weights, beta1=0.9, b
     return record.trajectory()
 
 
-def stimulus_adam(problem, x0, *, steps, lr, batches, period, beta1=0.9, beta2=0.999, eps=1e-8):
+def stimulus_adam(problem, x0, *, steps, lr, batches, period, beta1=0.9, beta2=0.95, eps=1e-8):
     """STIMULUS's rows and weights, the latter in the Euclidean metric, with Adam on d."""
     record = Record(x0)
     x = record.x[0]
@@ -520,7 +520,7 @@ def stimulus_adam(problem, x0, *, steps, lr, batches, period, beta1=0.9, beta2=0
     return record.trajectory()
 
 
-def auto(problem, x0, *, steps, lr, batches, beta1=0.9, beta2=0.999, eps=1e-8, memory=0.9):
+def auto(problem, x0, *, steps, lr, batches, beta1=0.9, beta2=0.99, eps=1e-8, memory=0.9):
     """Auto with weights at every step, in the Euclidean metric, before the losses stall: Adam on balanced weights.
 
     n_s = |u^s|, and N the matrix of cosines; log n and N are running means over the steps with the share `memory` of
