@@ -21,14 +21,13 @@ from matplotlib.figure import Figure
 
 from benchmarks import report
 from stimulus_moo.lab.board.board import PASSES, SECONDS
-from stimulus_moo.lab.board.markdown import number
+from stimulus_moo.lab.board.markdown import LINE, number, problem_lines
 from stimulus_moo.lab.board.rivals import AUTO, MEAN
 
 HERE = Path(__file__).parent
 TITLE = "The scoreboard"
 COLUMNS = ["method", "mean rank, equal seconds", "Delta m %, equal seconds", "mean rank, equal passes",
            "Delta m %, equal passes", "problems"]  # fmt: skip
-PROBLEM_COLUMNS = ["problem", "Delta m %, auto", "Adam, mean", "best", "worst task %, auto", "Adam, mean "]
 _STRONG = {AUTO: ("#1f4fd8", "#7da6ff"), MEAN: ("#84622f", "#cfae7c")}  # colours on a light and on a dark page
 _OTHER = ("#8a939d", "#6b7682")
 
@@ -41,20 +40,6 @@ def rows(board: Mapping[str, Any]) -> list[list[str]]:
         other = by_passes[row["rival"]]
         own = (f"{row['rank']:.2f}", number(row["delta_m"], 2))
         table.append([row["rival"], *own, f"{other['rank']:.2f}", number(other["delta_m"], 2), str(row["problems"])])
-    return table
-
-
-def problem_rows(board: Mapping[str, Any]) -> list[list[str]]:
-    """Return for each problem the change against single-task models, in the mean and of the task that lost most."""
-    table = []
-    for problem in board["problems"]:
-        ranked = problem["tables"][SECONDS]
-        by_name = {row["rival"]: row for row in ranked}
-        auto, mean = by_name[AUTO], by_name[MEAN]
-        best = min((row for row in ranked if row["delta_m"] is not None), key=lambda row: row["delta_m"])
-        changes = number(auto["delta_m"], 2), number(mean["delta_m"], 2)
-        leader = f"{number(best['delta_m'], 2)} ({best['rival']})"
-        table.append([problem["title"], *changes, leader, number(auto["worst"], 2), number(mean["worst"], 2)])
     return table
 
 
@@ -94,7 +79,7 @@ def keep(board: Mapping[str, Any], path: Path) -> None:
     """Write the tables as a results file; their commit and date are those of the board."""
     section = report.section(sys.modules[__name__], rows(board), 0.0, quick=board["quick"])
     section |= {"commit": board["commit"], "date": board["date"]}
-    by_problem = section | {"columns": PROBLEM_COLUMNS, "rows": problem_rows(board)}
+    by_problem = section | {"columns": list(LINE), "rows": problem_lines(board)}
     path.parent.mkdir(exist_ok=True)
     sections = {"board": section, "board by problem": by_problem}
     path.write_text(json.dumps({"sections": sections}, indent=1) + "\n", encoding="utf-8")

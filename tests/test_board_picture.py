@@ -10,6 +10,7 @@ import pytest
 
 from docs import board_picture
 from stimulus_moo.lab.board.board import PASSES, SECONDS
+from stimulus_moo.lab.board.markdown import LINE, problem_lines
 from stimulus_moo.lab.board.summary import overall
 
 
@@ -43,11 +44,12 @@ def test_the_table_has_the_best_mean_rank_first(board: dict[str, Any]) -> None:
 
 
 def test_each_problem_has_its_best_method(board: dict[str, Any]) -> None:
-    assert board_picture.problem_rows(board) == [
+    lines = [
         ["One", "-2.00", "0.00", "-2.00 (auto)", "2.00", "2.00"],
         ["Two", "1.00", "0.50", "0.50 (adam-mean)", "2.00", "2.00"],
     ]
-    assert all(len(row) == len(board_picture.PROBLEM_COLUMNS) for row in board_picture.problem_rows(board))
+    assert problem_lines(board) == lines
+    assert all(len(line) == len(LINE) for line in lines)
 
 
 def test_a_method_that_failed_is_last(board: dict[str, Any]) -> None:

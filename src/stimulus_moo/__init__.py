@@ -75,7 +75,7 @@ from stimulus_moo.weightings import (
     project_simplex,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "METHODS",

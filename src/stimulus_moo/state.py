@@ -9,7 +9,6 @@ from torch import Tensor
 
 from stimulus_moo.errors import StateMismatch
 
-
 _IMMUTABLE = {int, float, bool, str, type(None)}
 
 

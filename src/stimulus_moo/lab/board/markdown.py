@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stimulus_moo.lab.board.board import PASSES, SECONDS
-from stimulus_moo.lab.board.rivals import AUTO, RIVALS
+from stimulus_moo.lab.board.rivals import AUTO, MEAN, RIVALS
 
 _TITLES = {PASSES: "equal passes", SECONDS: "equal CPU seconds"}
 _INTRODUCTION = """\
@@ -44,6 +44,8 @@ def markdown(board: Mapping[str, Any]) -> str:
             parts.append(f"## All problems, {_TITLES[kind]}\n")
             parts += [] if board["quick"] else [_verdict(board["overall"][kind])]
             parts.append(_overall(board, kind))
+    if board["overall"][SECONDS]:
+        parts += [f"## Problem by problem, {_TITLES[SECONDS]}\n", table(LINE, problem_lines(board))]
     for problem in board["problems"]:
         parts += [f"## {problem['title']}\n", _about(problem)]
         for kind in (SECONDS, PASSES):
@@ -53,6 +55,24 @@ def markdown(board: Mapping[str, Any]) -> str:
             parts.append(_published(problem))
     parts += ["## The methods\n", _methods(board)]
     return "\n".join(parts)
+
+
+#: the columns of ``problem_lines``
+LINE = ("problem", "Delta m %, auto", "Adam, mean", "best", "worst task %, auto", "Adam, mean ")
+
+
+def problem_lines(board: Mapping[str, Any]) -> list[list[str]]:
+    """Return one line per problem, at equal seconds: auto, Adam on the mean, the best method, and the worst task."""
+    lines = []
+    for problem in board["problems"]:
+        ranked = problem["tables"][SECONDS]
+        by_name = {row["rival"]: row for row in ranked}
+        auto, mean = by_name[AUTO], by_name[MEAN]
+        best = min((row for row in ranked if row["delta_m"] is not None), key=lambda row: row["delta_m"])
+        changes = number(auto["delta_m"], 2), number(mean["delta_m"], 2)
+        leader = f"{number(best['delta_m'], 2)} ({best['rival']})"
+        lines.append([problem["title"], *changes, leader, number(auto["worst"], 2), number(mean["worst"], 2)])
+    return lines
 
 
 def _origin(board: Mapping[str, Any]) -> str:
