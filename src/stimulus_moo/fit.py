@@ -89,7 +89,7 @@ def fit(
         method: a name of ``METHODS``; ``"auto"`` is Adam on balanced weights, which are solved for in Adam's metric
             when due, with variance reduction once the losses stall (``Adaptive``, ``Balanced``).
         lr: the learning rate, or ``"auto"``, see ``DoG``; it then decays to 0 at the end of the run, by the limit that
-            is closest. For ``method="auto"`` with a guard, a number is limited to three times the rate that ``DoG``
+            is closest. For ``method="auto"`` with a guard, a number is limited to twice the rate that ``DoG``
             finds. If ``optimizer`` is given, a number is used for ``mu`` only.
         momentum: for the heavy-ball methods.
         batch_size, period: default ceil(sqrt(n)), as in the theory. Every batch has exactly ``batch_size`` samples; the

@@ -258,7 +258,7 @@ def test_the_limit_grows_with_the_distance_covered() -> None:
 
 
 @pytest.mark.parametrize(("lr", "limited"), [(0.3, True), (1e-5, False)])
-def test_a_given_rate_is_used_up_to_three_times_the_rate_found(lr: float, limited: bool) -> None:
+def test_a_given_rate_is_used_up_to_twice_the_rate_found(lr: float, limited: bool) -> None:
     model = network()
     mg = MultiGradient(model, losses, MiniBatch())
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
@@ -269,7 +269,7 @@ def test_a_given_rate_is_used_up_to_three_times_the_rate_found(lr: float, limite
         optimizer.step()
     own.load_state_dict({**schedule.state_dict(), "decay": 1.0})
     assert own.lr is not None
-    assert schedule.lr == (pytest.approx(3 * own.lr) if limited else lr)
+    assert schedule.lr == (pytest.approx(FORCED * own.lr) if limited else lr)
 
 
 def test_a_given_rate_must_be_positive() -> None:

@@ -25,7 +25,7 @@ TAIL = 0.2  # last fraction of a training, in which the rate falls to zero
 ADAPTIVE_TAIL = 0.5  # the same for Adam, whose steps do not shrink with the gradient
 SCALE = 1.4  # factor of the rate of Adam
 MOST = 0.01  # largest rate of Adam, in units of the distance covered per entry, at least 1
-FORCED = 3.0  # a rate given by the user is limited to so many times the rate found here
+FORCED = 2.0  # a rate given by the user is limited to so many times the rate found here
 PIECE = 1 << 16  # entries that are summed in their own precision before float64 takes over
 EVERY, ALWAYS = 8, 32  # in the metric, the first steps are measured, then one in eight, which counts as eight
 
@@ -65,7 +65,7 @@ class DoG(Stateful):
         optimizer: SGD, ``HeavyBall`` or another that steps by its learning rate times the gradient; or one of the kinds
             Adam, AdamW, NAdam, RMSprop and Adagrad.
         multigradient: the ``MultiGradient`` that fills the gradients.
-        lr: a learning rate to use as far as possible: then eta is the smaller of it and three times the rate above, and
+        lr: a learning rate to use as far as possible: then eta is the smaller of it and twice the rate above, and
             does not decay.
 
     Raises:
