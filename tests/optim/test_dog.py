@@ -269,7 +269,7 @@ def test_a_given_rate_is_used_up_to_twice_the_rate_found(lr: float, limited: boo
         optimizer.step()
     own.load_state_dict({**schedule.state_dict(), "decay": 1.0})
     assert own.lr is not None
-    assert schedule.lr == (pytest.approx(FORCED * own.lr) if limited else lr)
+    assert schedule.lr == (pytest.approx(2 * own.lr) if limited else lr)
 
 
 def test_a_given_rate_must_be_positive() -> None:
