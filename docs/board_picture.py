@@ -60,7 +60,7 @@ def draw(board: Mapping[str, Any], *, dark: bool, narrow: bool) -> Figure:
         panel.annotate(f"{row['rank']:.1f}", where, (8, 0), color=ink, fontsize=8, **beside)
     panel.set_yticks(range(len(names)), names)
     panel.invert_yaxis()
-    panel.set_xlim(0.5, len(names) + 0.5)
+    panel.set_xlim(0.5, len(names) + 1.5)  # room for the last number
     about = "equal CPU seconds, test data; large: mean, small: one problem each"
     title = "Rank among all methods, left is better"
     panel.set_title(f"{title}\n", loc="left", color=ink, fontweight="bold", fontsize=10 if narrow else 12)

@@ -161,8 +161,12 @@ def _last(value: float | None) -> float:
 
 
 def number(value: float | None, digits: int) -> str:
-    """Return a number as text; a run that diverged has none."""
-    return "-" if value is None else f"{value:.{digits}f}"
+    """Return a number as text, without the sign of a rounded zero; a run that diverged has none.
+
+    >>> number(-0.004, 2), number(-0.006, 2), number(None, 2)
+    ('0.00', '-0.01', '-')
+    """
+    return "-" if value is None else f"{value:z.{digits}f}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
