@@ -40,7 +40,13 @@ def together() -> Iterator[bool]:
     try:
         # wait for all: a process that exits early would break connections that others are still opening
         find_group(None, shard=False).gather(None)
-        yield is_first()
+        try:
+            yield is_first()
+        except SystemExit as end:
+            if not end.code:
+                find_group(None, shard=False).gather(None)
+            raise
+        find_group(None, shard=False).gather(None)  # nor may one leave while others still use its connections
     finally:
         dist.destroy_process_group()
 
