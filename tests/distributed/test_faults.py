@@ -113,7 +113,7 @@ with together() as first:
     from stimulus_moo.lab.cli import arguments
     from tests.lab.fake_lab import catalogue
     arguments.catalogue = catalogue
-    sys.argv = ["stimulus-moo", "run", "tiny", "--method", "stimulus", "--steps", "30", "--out", run, "--resume"]
+    sys.argv = ["stimulus-moo", "run", "tiny", "--method", "stimulus", "--steps", "30", "--out", run]
     main()
 """
 
@@ -136,8 +136,7 @@ def test_torchrun_restarts_a_killed_run_and_runs_the_command_line(tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert "SIGKILL" in done.stderr or "exitcode: -9" in done.stderr
     assert torch.allclose(torch.load(tmp_path / "end.pt"), expected, rtol=0, atol=1e-10)
-    # one process speaks; gloo may abort a process that is about to end, after which torchrun starts all once more
-    assert 1 <= done.stdout.count("kept in") <= 1 + done.stderr.count("exitcode: -6)")
+    assert done.stdout.count("kept in") == 1  # one process speaks
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == list(range(30))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
